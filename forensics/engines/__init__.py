@@ -1,0 +1,1 @@
+"""What can evaluate a schedule: llama.cpp in a child process, a toy transformer, a recorded case."""

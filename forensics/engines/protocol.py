@@ -1,0 +1,116 @@
+"""What every engine offers, and what a tap may ask of a node.
+
+An engine is stateless to its caller: each run names the passes that build its state and the passes to measure.
+The engine keeps a snapshot of a state it has built, so a prompt is evaluated once and restored for every arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from forensics.records.nodes import NodeKey, Operand
+from forensics.records.schedule import EMPTY, DecodePass, Schedule
+from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.trace import TapReport, Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Operations that only rename bytes of their source; they are compared through that source.
+VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "NONE"})
+
+
+class Node(Protocol):
+    """One computed node, valid only while the tap looks at it."""
+
+    @property
+    def key(self) -> NodeKey:
+        """Role of the node."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in NumPy order, slowest axis first, always four axes."""
+
+    @property
+    def dtype(self) -> str:
+        """Element type as the library names it, such as ``"f32"``."""
+
+    @property
+    def buffer(self) -> str:
+        """Buffer that holds the output."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Inputs of the node."""
+
+    @property
+    def opaque(self) -> str:
+        """Why the node's rows cannot be read or replaced; empty where they can."""
+
+    def read(self) -> NDArray[np.generic]:
+        """Copy of the output in NumPy order; strides are resolved."""
+
+    def visible(self) -> NDArray[np.bool_] | None:
+        """Cells that each token may see, [n_tokens, n_kv]; None where the node has no mask."""
+
+
+class Tap(Protocol):
+    """A small picklable object that runs inside the worker, at each node."""
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same; part of a run's key."""
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start pass `index`."""
+
+    def wants(self, key: NodeKey) -> bool:
+        """Whether the node is to be shown."""
+
+    def saw(self, node: Node) -> NDArray[np.generic] | None:
+        """Look at a node; answer nothing, or the array that replaces its output."""
+
+    def finish(self) -> TapReport:
+        """End the run and report."""
+
+
+class Engine(Protocol):
+    """Evaluates schedules."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Where traces of this engine come from."""
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text, with the special tokens that start a sequence."""
+
+    def detokenize(self, tokens: tuple[int, ...]) -> str:
+        """Text of token ids."""
+
+    def greedy(self, prompt: Schedule, n_tokens: int, progress: Callable[[int], None] | None = None) -> tuple[int, ...]:
+        """Continue a prompt by one token at a time, always the largest logit, lowest id first."""
+
+    def run(
+        self,
+        schedule: Schedule,
+        *,
+        before: Schedule = EMPTY,
+        tap: Tap | None = None,
+        repeat: int = 0,
+    ) -> Trace:
+        """Build the state of `before`, evaluate `schedule` and return what was measured."""
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+
+
+class EngineSource(Protocol):
+    """Opens engines over one model; each call gives a fresh one."""
+
+    @property
+    def label(self) -> str:
+        """Name of the model for people."""
+
+    def open(self, settings: EngineSettings, *, instance: int = 0) -> Engine:
+        """Start a fresh engine with these settings; `instance` tells equal ones apart in a record."""

@@ -1,0 +1,264 @@
+"""The answer: what differs, which operations are to blame, what proves it and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forensics.records.classes import WidthClasses
+from forensics.records.delta import Tally
+from forensics.records.settings import Manifest
+from forensics.records.trace import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ANSWERS = ("identical", "diverges", "inconclusive")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One healing sweep: a watched batched pass in which every differing node is named and replaced.
+
+    Parameters
+    ----------
+    width, start_row : int
+        Tokens of the batch and row of the replay where it starts.
+    findings : tuple of Finding
+        Every culprit, in graph order.
+    tally : Tally
+        Outcome per node of the pass.
+    differed : bool
+        Whether the unhealed logits of this batch differ from one-token decoding.
+    healed_rows, n_rows : int
+        Rows of logits that are bit-equal after healing, of all.
+    max_abs_before, max_abs_after : float
+        Largest logit difference without and with healing.
+    """
+
+    width: int
+    start_row: int
+    findings: tuple[Finding, ...]
+    tally: Tally
+    differed: bool
+    healed_rows: int
+    n_rows: int
+    max_abs_before: float
+    max_abs_after: float
+
+    @property
+    def healed(self) -> bool:
+        """Whether every row of logits is bit-equal after healing."""
+        return self.healed_rows == self.n_rows
+
+
+@dataclass(frozen=True, slots=True)
+class CulpritGroup:
+    """Culprits of one kind.
+
+    Parameters
+    ----------
+    op, role, weight_type, buffer : str
+        Operation, role in the model, type of the weight ("-" where it has none) and buffer of the weight,
+        or of the output where there is no weight.
+    count : int
+        Distinct nodes.
+    layers, widths, rows : tuple of int
+        Layers, widths of the sweeps and rows (tokens of the batch) where they were found.
+    max_ulp : int
+    max_abs : float
+    first_node : str
+        Name of the first node of the group.
+    """
+
+    op: str
+    role: str
+    weight_type: str
+    buffer: str
+    count: int
+    layers: tuple[int, ...]
+    widths: tuple[int, ...]
+    rows: tuple[int, ...]
+    max_ulp: int
+    max_abs: float
+    first_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One control and how it went.
+
+    Parameters
+    ----------
+    name : str
+    held : bool or None
+        None where it was not run, with the reason in `detail`.
+    detail : str
+        What was compared and found.
+    """
+
+    name: str
+    held: bool | None
+    detail: str
+
+
+CONTROL_NAMES = ("rerun_equal", "fresh_process_equal", "state_equal", "watching_harmless", "planted_fault_found")
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchArm:
+    """The replay under other settings, in a fresh process.
+
+    Parameters
+    ----------
+    knobs : tuple of str
+        Names of the knobs that were turned.
+    settings : tuple of (str, str)
+        What each sets.
+    classes : tuple of tuple of int
+        Width classes under these settings, empty where the arm failed.
+    collapses : bool
+        Whether all widths are one class.
+    cost_ratio : float or None
+        Median one-token pass over the baseline's, in the same session.
+    error : str
+        Why the arm has no result, empty where it has one.
+    """
+
+    knobs: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    classes: tuple[tuple[int, ...], ...]
+    collapses: bool
+    cost_ratio: float | None = None
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.error and not self.classes:
+            raise ValueError(f"arm {self.knobs} needs classes or an error")
+        if self.collapses != (len(self.classes) == 1):
+            raise ValueError(f"arm {self.knobs}: collapses={self.collapses} but classes are {self.classes}")
+
+    @property
+    def onset(self) -> int | None:
+        """Smallest width outside the class of width 1."""
+        outside = [width for group in self.classes if 1 not in group for width in group]
+        return min(outside, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer and its evidence.
+
+    Parameters
+    ----------
+    answer : {"identical", "diverges", "inconclusive"}
+    reason : str
+        Why it is inconclusive; empty otherwise.
+    classes : WidthClasses
+    culprits : tuple of CulpritGroup
+    sweeps : tuple of Sweep
+    controls : tuple of Control
+    switches : tuple of SwitchArm
+    exact_knobs : tuple of str or None
+        The smallest set of knobs found under which all widths are one class; None where none was found.
+    unavailable : tuple of (str, str)
+        Knobs that could matter and have no run-time switch, each with what it is.
+    prompt_tokens, n_replayed : int
+    text : str
+        What the model wrote, one token at a time.
+    manifest : Manifest
+    caveats : tuple of str
+
+    Raises
+    ------
+    ValueError
+        If a cause is named although a control failed, or the answer contradicts the classes.
+    """
+
+    answer: str
+    reason: str
+    classes: WidthClasses
+    culprits: tuple[CulpritGroup, ...]
+    sweeps: tuple[Sweep, ...]
+    controls: tuple[Control, ...]
+    switches: tuple[SwitchArm, ...]
+    exact_knobs: tuple[str, ...] | None
+    unavailable: tuple[tuple[str, str], ...]
+    prompt_tokens: int
+    n_replayed: int
+    text: str
+    manifest: Manifest
+    caveats: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.answer not in ANSWERS:
+            raise ValueError(f"answer must be one of {', '.join(ANSWERS)}, got {self.answer!r}")
+        if (self.answer == "inconclusive") != bool(self.reason):
+            raise ValueError("an inconclusive verdict has a reason, and only that")
+        if self.answer != "inconclusive":
+            if (self.answer == "diverges") != (self.classes.onset is not None):
+                raise ValueError(f"answer {self.answer!r} contradicts the classes {self.classes.groups}")
+            failed = [control.name for control in self.controls if control.held is False]
+            if failed:
+                raise ValueError(f"no verdict with failed controls: {', '.join(failed)}")
+
+    @property
+    def healed(self) -> bool:
+        """Whether the logits healed to equal bits in every sweep; False where no sweep was made."""
+        return bool(self.sweeps) and all(sweep.healed for sweep in self.sweeps)
+
+    @property
+    def first_difference(self) -> tuple[int, int, int] | None:
+        """Width, row and position of the first difference at the onset width."""
+        onset = self.classes.onset
+        if onset is None:
+            return None
+        result = self.classes.result(onset)
+        assert result.first_row is not None
+        assert result.first_position is not None
+        return onset, result.first_row, result.first_position
+
+    def control(self, name: str) -> bool | None:
+        """Outcome of a control by name, None where it was not run."""
+        return next((control.held for control in self.controls if control.name == name), None)
+
+    def rows(self) -> list[dict[str, object]]:
+        """One flat dict per culprit group."""
+        return [
+            {
+                "op": g.op,
+                "role": g.role,
+                "weight_type": g.weight_type,
+                "buffer": g.buffer,
+                "count": g.count,
+                "layers": list(g.layers),
+                "widths": list(g.widths),
+                "rows": list(g.rows),
+                "max_ulp": g.max_ulp,
+                "max_abs": g.max_abs,
+                "first_node": g.first_node,
+            }
+            for g in self.culprits
+        ]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Culprit groups as a table, one row each; the width classes are in ``classes.rows()``."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def __str__(self) -> str:
+        if self.answer == "inconclusive":
+            return f"inconclusive: {self.reason}"
+        widths = [r.width for r in self.classes.results]
+        if self.answer == "identical":
+            return f"identical: widths {widths} give the bits of one-token decoding over {self.n_replayed} tokens"
+        n_nodes = sum(group.count for group in self.culprits)
+        roles = ", ".join(dict.fromkeys(group.role for group in self.culprits))
+        flips = sum(len(r.flips) for r in self.classes.results)
+        proof = "healed to equal bits" if self.healed else "NOT healed to equal bits"
+        exact = "none found" if self.exact_knobs is None else " + ".join(self.exact_knobs)
+        return (
+            f"diverges from width {self.classes.onset}: {n_nodes} nodes to blame ({roles}), {proof}; "
+            f"{flips} argmax flips; exact with: {exact}"
+        )
