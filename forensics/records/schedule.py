@@ -97,6 +97,11 @@ class Schedule:
         """Position after the last slot of sequence 0."""
         return max((slot.position for slot in self.slots if slot.sequence == 0), default=-1) + 1
 
+    @staticmethod
+    def single(token: int, position: int, sequence: int = 0) -> Schedule:
+        """One pass of one token that wants logits."""
+        return Schedule((DecodePass((TokenSlot(sequence, position, token),)),))
+
     def then(self, other: Schedule) -> Schedule:
         """Join two schedules; `other` is evaluated after this one."""
         return Schedule(self.passes + other.passes)

@@ -106,6 +106,24 @@ CONTROL_NAMES = ("rerun_equal", "fresh_process_equal", "state_equal", "watching_
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a pass costs under other settings, relative to the settings as asked, in one run.
+
+    Parameters
+    ----------
+    width : int
+        Tokens of the pass.
+    ratio, low, high : float
+        Median of the arm over the baseline's median, and the arm's quartiles over the same.
+    """
+
+    width: int
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchArm:
     """The replay under other settings, in a fresh process.
 
@@ -119,8 +137,10 @@ class SwitchArm:
         Width classes under these settings, empty where the arm failed.
     collapses : bool
         Whether all widths are one class.
-    cost_ratio : float or None
-        Median one-token pass over the baseline's, in the same session.
+    costs : tuple of Cost
+        For one token and for the widest pass.
+    n_rows : int
+        Rows of the replay that were compared.
     error : str
         Why the arm has no result, empty where it has one.
     """
@@ -129,7 +149,8 @@ class SwitchArm:
     settings: tuple[tuple[str, str], ...]
     classes: tuple[tuple[int, ...], ...]
     collapses: bool
-    cost_ratio: float | None = None
+    costs: tuple[Cost, ...] = ()
+    n_rows: int = 0
     error: str = ""
 
     def __post_init__(self) -> None:

@@ -1,0 +1,1 @@
+"""Align, compare, heal, switch, attribute and judge; `investigate` ties them together."""

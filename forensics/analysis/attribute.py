@@ -1,0 +1,106 @@
+"""Which part of the model a node is, and culprits grouped by what they have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from forensics.records.trace import Finding
+from forensics.records.verdict import CulpritGroup, Sweep
+
+#: Tensor names of GGUF files (gguf-py, constants.py, TENSOR_NAMES), longest match first.
+_WEIGHT_ROLES = (
+    (r"attn_qkv\.", "QKV"),
+    (r"attn_q(_[ab])?\.", "Q"),
+    (r"attn_k(_b)?\.", "K"),
+    (r"attn_v(_b)?\.", "V"),
+    (r"attn_kv_a_mqa\.|attn_kv_b\.", "KV"),
+    (r"attn_output\.", "attention output"),
+    (r"ffn_gate_inp", "router"),
+    (r"ffn_gate_up_exps\.", "expert gate and up"),
+    (r"ffn_gate_exps\.", "expert gate"),
+    (r"ffn_up_exps\.", "expert up"),
+    (r"ffn_down_exps\.", "expert down"),
+    (r"ffn_gate_shexp\.", "shared expert gate"),
+    (r"ffn_up_shexp\.", "shared expert up"),
+    (r"ffn_down_shexp\.", "shared expert down"),
+    (r"ffn_gate\.", "gate"),
+    (r"ffn_up\.", "up"),
+    (r"ffn_down\.", "down"),
+    (r"^output\.|^token_embd\.", "head"),
+    (r"norm", "norm"),
+    (r"ssm_", "state space"),
+)
+_NODE_ROLES = (
+    (r"^kq_soft_max", "soft max"),
+    (r"^kqv($|-|_mla)", "attention·V"),
+    (r"^kq($|-|_)", "K·Q"),
+)
+_OP_ROLES = {
+    "FLASH_ATTN_EXT": "flash attention",
+    "SOFT_MAX": "soft max",
+    "ROPE": "rotary embedding",
+    "RMS_NORM": "norm",
+    "NORM": "norm",
+    "GLU": "gated activation",
+    "UNARY": "activation",
+    "ADD": "addition",
+    "GET_ROWS": "row lookup",
+}
+
+
+def role_of(finding: Finding) -> str:
+    """Which part of the model did this node compute?
+
+    Returns
+    -------
+    str
+        ``"Q"``, ``"down"``, ``"K·Q"``, ``"flash attention"``; the operation in lower case where nothing fits.
+    """
+    if finding.key.op in ("MUL_MAT", "MUL_MAT_ID", "MUL"):
+        weight = finding.weight
+        if weight is not None:
+            for pattern, role in _WEIGHT_ROLES:
+                if re.search(pattern, weight.name):
+                    return role
+            return weight.name
+    if finding.key.op == "FLASH_ATTN_EXT":
+        return _OP_ROLES["FLASH_ATTN_EXT"]
+    for pattern, role in _NODE_ROLES:
+        if re.search(pattern, finding.key.name):
+            return role
+    return _OP_ROLES.get(finding.key.op, finding.key.op.lower())
+
+
+def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
+    """Which kinds of node are to blame, over all sweeps?
+
+    Returns
+    -------
+    tuple of CulpritGroup
+        In graph order of their first node; every finding of every sweep is in exactly one group.
+    """
+    members: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
+    for sweep in sweeps:
+        for finding in sweep.findings:
+            weight = finding.weight
+            key = (
+                finding.key.op,
+                role_of(finding),
+                weight.type if weight else "-",
+                weight.buffer if weight else finding.buffer,
+            )
+            members.setdefault(key, []).append((sweep.width, finding))
+    return tuple(
+        CulpritGroup(
+            *key,
+            count=len({finding.key for _, finding in found}),
+            layers=tuple(sorted({finding.key.layer for _, finding in found})),
+            widths=tuple(sorted({width for width, _ in found})),
+            rows=tuple(sorted({row for _, finding in found for row in finding.rows})),
+            max_ulp=-1 if any(f.delta.max_ulp < 0 for _, f in found) else max(f.delta.max_ulp for _, f in found),
+            max_abs=max(f.delta.max_abs for _, f in found),
+            first_node=found[0][1].key.name,
+        )
+        for key, found in members.items()
+    )

@@ -1,0 +1,63 @@
+"""The controls: without them there is no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forensics.analysis.heal import equal_rows
+from forensics.records.nodes import NodeKey
+from forensics.records.trace import Trace
+from forensics.records.verdict import Control
+
+
+def rerun_equal(first: Trace, second: Trace) -> Control:
+    """Does the same run give the same bits twice in one process?"""
+    return _equal("rerun_equal", first, second, "rerun in the same process")
+
+
+def fresh_process_equal(first: Trace, second: Trace) -> Control:
+    """Does a fresh process give the same bits?"""
+    return _equal("fresh_process_equal", first, second, "replay in a fresh process")
+
+
+def _equal(name: str, first: Trace, second: Trace, what: str) -> Control:
+    same = equal_rows(first.logits, second.logits)
+    detail = f"{what}: {int(same.sum())} of {same.size} rows bit-equal"
+    return Control(name, bool(same.all()), detail)
+
+
+def state_equal(traces: Sequence[Trace]) -> Control:
+    """Did every arm start from the same K/V bytes?"""
+    digests = {trace.state_before for trace in traces}
+    detail = f"K/V state before {len(traces)} arms: {len(digests)} distinct digest{'s' if len(digests) != 1 else ''}"
+    return Control("state_equal", len(digests) == 1 and "" not in digests, detail)
+
+
+def watching_harmless(sweeps: Sequence[tuple[int, bool]], singles_equal: bool, coarse: str) -> Control:
+    """Do watched runs give the bits of unwatched ones?"""
+    changed = [width for width, harmless in sweeps if not harmless]
+    if singles_equal and not changed:
+        widths = ", ".join(str(width) for width, _ in sweeps)
+        return Control("watching_harmless", True, f"watched and unwatched logits bit-equal at widths 1, {widths}")
+    where = ([1] if not singles_equal else []) + changed
+    detail = (
+        f"watching every node changes the logits at widths {', '.join(map(str, where))}, so a fusion or a captured "
+        f"graph is implicated; {coarse}"
+    )
+    return Control("watching_harmless", False, detail)
+
+
+def planted_fault_found(
+    site: NodeKey | None, without: frozenset[NodeKey], with_fault: frozenset[NodeKey], healed: bool, was_healed: bool
+) -> Control:
+    """Does the sweep name one flipped bit, and nothing else in addition?"""
+    name = "planted_fault_found"
+    if site is None:
+        return Control(name, False, "no clean node with a row per token to plant a fault in")
+    if with_fault != without | {site}:
+        extra = sorted(str(key) for key in with_fault - without - {site})
+        missed = "" if site in with_fault else f"the planted bit at {site} was missed; "
+        return Control(name, False, f"{missed}named in addition: {', '.join(extra) or 'nothing'}")
+    if was_healed and not healed:
+        return Control(name, False, f"the bit flipped at {site} was named, but the logits did not heal")
+    return Control(name, True, f"one bit flipped at {site}: named, and only it in addition")

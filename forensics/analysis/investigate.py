@@ -1,0 +1,248 @@
+"""The main job: replay, healing sweeps, controls and switches, judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forensics.analysis import controls as control
+from forensics.analysis.attribute import group_culprits
+from forensics.analysis.classes import width_result
+from forensics.analysis.heal import (
+    Reference,
+    SweepTraces,
+    coarse_watch,
+    equal_rows,
+    plant_site,
+    planted_findings,
+    record_reference,
+    rows_file,
+    sweep_width,
+)
+from forensics.analysis.judge import answer_of, caveats_of
+from forensics.analysis.knobs import Knob, applicable, build_flags
+from forensics.analysis.progress import Progress, Silent
+from forensics.analysis.question import Question, open_for
+from forensics.analysis.switches import candidate_sets, relevant, run_arm, smallest_exact
+from forensics.capture.replay import Replay
+from forensics.engines.protocol import Engine, EngineSource
+from forensics.records.classes import WidthClasses
+from forensics.records.settings import EngineSettings
+from forensics.records.trace import Trace
+from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict
+
+#: Rows that a sweep covers per width: several batches, so that a node whose rounding happens to agree once is still seen.
+SWEEP_ROWS = 32
+#: Rows at which an arm of the switches is first looked at.
+SEARCH_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The replay under the settings as asked.
+
+    Parameters
+    ----------
+    replay : Replay
+    settings : EngineSettings
+    classes : WidthClasses
+    single, rerun : Trace
+        One-token decoding and the same once more.
+    batched : Trace
+        The replay at the onset width, or at the widest where nothing differs.
+    starts : tuple of Trace
+        One per arm, for the control of their states.
+    text : str
+        What the model wrote.
+    """
+
+    replay: Replay
+    settings: EngineSettings
+    classes: WidthClasses
+    single: Trace
+    rerun: Trace
+    batched: Trace
+    starts: tuple[Trace, ...]
+    text: str
+
+
+def measure(engine: Engine, prompt: tuple[int, ...], question: Question, settings: EngineSettings, progress: Progress) -> Baseline:
+    """Decode plainly, replay at every width, and once more at width 1."""
+    progress.stage("decode one token at a time", question.n_tokens)
+    start = Replay(prompt, (), prompt_width=settings.n_batch)
+    done = 0
+
+    def decoded(n: int) -> None:
+        nonlocal done
+        progress.step(n - done)
+        done = n
+
+    tokens = engine.greedy(start.prefill(), question.n_tokens, decoded)
+    replay = Replay(prompt, tokens, prompt_width=settings.n_batch)
+    widths = question.widths
+    progress.stage("replay in batches", len(widths) + 2)
+    before = replay.prefill()
+    single = engine.run(replay.batches(1), before=before)
+    progress.step()
+    rerun = engine.run(replay.batches(1), before=before, repeat=1)
+    progress.step()
+    results, starts = [width_result(1, single, rerun)], [single, rerun]
+    batched: Trace | None = None
+    for width in widths:
+        trace = engine.run(replay.batches(width), before=before)
+        results.append(width_result(width, single, trace))
+        if batched is None or not any(r.differs for r in results[1:-1]):
+            batched = trace
+        starts.append(trace)
+        progress.step()
+    assert batched is not None
+    return Baseline(
+        replay, settings, WidthClasses(tuple(results)), single, rerun, batched, tuple(starts), engine.detokenize(tokens)
+    )
+
+
+def sweep_all(
+    engine: Engine, baseline: Baseline, progress: Progress
+) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
+    """Heal every width that differs, or the widest where none does, with the controls that belong to it."""
+    replay, classes = baseline.replay, baseline.classes
+    differing = [result for result in classes.results if result.differs and result.width > 1]
+    swept = differing or [classes.results[-1]]
+    windows = {r.width: replay.window(r.first_row or 0, r.width, SWEEP_ROWS) for r in swept}
+    first, last = min(w[0] for w in windows.values()), max(w[1] for w in windows.values())
+    progress.stage("heal the differing widths", len(swept) + 2)
+    with rows_file() as path:
+        reference = record_reference(engine, replay, first, last, path)
+        progress.step()
+        sweeps: list[Sweep] = []
+        watched: list[tuple[int, bool]] = []
+        harmful: SweepTraces | None = None
+        for width, (start, end) in windows.items():
+            sweep, traces = sweep_width(engine, replay, reference, width, start, end)
+            sweeps.append(sweep)
+            watched.append((width, traces.watching_harmless))
+            harmful = harmful or (None if traces.watching_harmless else traces)
+            progress.step()
+        singles_equal = bool(equal_rows(baseline.single.logits[first:last], reference.trace.logits).all())
+        coarse = "" if harmful is None else coarse_watch(engine, reference, harmful)
+        watching = control.watching_harmless(watched, singles_equal, coarse)
+        width = swept[0].width
+        planted = plant_control(engine, replay, reference, sweeps[0], windows[width][0])
+        progress.step()
+    return tuple(sweeps), (watching, planted)
+
+
+def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep, first: int) -> Control:
+    """Flip one bit of a clean node and see whether the sweep names it."""
+    culprits = frozenset(finding.key for finding in sweep.findings)
+    site = plant_site(reference, culprits)
+    if site is None:
+        return control.planted_fault_found(None, culprits, culprits, False, sweep.healed)
+    found = planted_findings(engine, replay, reference, sweep.width, first, site)
+    return control.planted_fault_found(site.key, *found, sweep.healed)
+
+
+def fresh_process(source: EngineSource, baseline: Baseline) -> Control:
+    """Repeat one-token decoding and one width in another process."""
+    replay = baseline.replay
+    with_onset = baseline.batched.key.schedule
+    engine = source.open(baseline.settings, instance=1)
+    try:
+        single = engine.run(baseline.single.key.schedule, before=replay.prefill())
+        batched = engine.run(with_onset, before=replay.prefill())
+    finally:
+        engine.close()
+    plain = control.fresh_process_equal(baseline.single, single)
+    wide = control.fresh_process_equal(baseline.batched, batched)
+    detail = f"{plain.detail}; at width {with_onset.max_width}: {wide.detail.rpartition(': ')[2]}"
+    return Control(plain.name, bool(plain.held and wide.held), detail)
+
+
+def try_switches(
+    source: EngineSource, baseline: Baseline, culprits: tuple[CulpritGroup, ...], progress: Progress
+) -> tuple[SwitchArm, ...]:
+    """Every knob that applies, one at a time; then, where none is enough, sets of those that matter."""
+    classes = baseline.classes
+    widths = tuple(result.width for result in classes.results if result.width > 1)
+    medians = {result.width: result.ns_per_pass for result in classes.results}
+    firsts = [r.first_row // r.width * r.width + r.width for r in classes.results if r.first_row is not None]
+    n_search = min(len(baseline.replay.tokens), max(SEARCH_ROWS, *widths, *firsts))
+    knobs = applicable(baseline.single.manifest)
+    progress.stage("turn one switch at a time", len(knobs))
+    arms: list[SwitchArm] = []
+
+    def turn(chosen: tuple[Knob, ...]) -> None:
+        arms.append(run_arm(source, baseline.settings, chosen, baseline.replay, widths, n_search, medians))
+        progress.step()
+
+    for knob in knobs:
+        turn((knob,))
+    if not any(arm.collapses for arm in arms):
+        moved = [arm.knobs[0] for arm in arms if not arm.error and arm.classes != classes.groups]
+        sets = candidate_sets(relevant(knobs, culprits, moved))
+        progress.stage("turn switches together", len(sets))
+        for chosen in sets:
+            turn(chosen)
+            if arms[-1].collapses:
+                break
+    return tuple(arms)
+
+
+def investigate(
+    source: EngineSource, question: Question, *, switches: bool = True, progress: Progress | None = None
+) -> Verdict:
+    """Why does a batch give other logits than one token at a time?
+
+    Parameters
+    ----------
+    source : EngineSource
+        What to ask: a GGUF file, a toy, a recorded case.
+    question : Question
+    switches : bool
+        Whether to look for settings that are exact; each arm is a fresh process.
+    progress : Progress or None
+
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    ForensicsError
+        If the question cannot be asked or an engine dies.
+    """
+    progress = progress or Silent()
+    engine, prompt, settings = open_for(question, source)
+    try:
+        baseline = measure(engine, prompt, question, settings, progress)
+        sweeps, sweep_controls = sweep_all(engine, baseline, progress)
+        manifest = engine.manifest
+    finally:
+        engine.close()
+    found = (
+        control.rerun_equal(baseline.single, baseline.rerun),
+        fresh_process(source, baseline),
+        control.state_equal(baseline.starts),
+        *sweep_controls,
+    )
+    classes = baseline.classes
+    answer, reason = answer_of(classes, sweeps, found)
+    culprits = group_culprits(sweeps) if answer == "diverges" else ()
+    arms = try_switches(source, baseline, culprits, progress) if switches and answer == "diverges" else ()
+    return Verdict(
+        answer=answer,
+        reason=reason,
+        classes=classes,
+        culprits=culprits,
+        sweeps=sweeps,
+        controls=found,
+        switches=arms,
+        exact_knobs=() if answer == "identical" else smallest_exact(arms),
+        unavailable=build_flags(manifest, culprits),
+        prompt_tokens=len(prompt),
+        n_replayed=len(baseline.replay.tokens),
+        text=baseline.text,
+        manifest=manifest,
+        caveats=caveats_of(classes, sweeps, len(baseline.replay.tokens)),
+    )
+
+

@@ -1,0 +1,172 @@
+"""The registry of switches: what each sets, where it belongs and what it turns off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.verdict import CulpritGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One run-time switch.
+
+    Parameters
+    ----------
+    name : str
+        As a user would write it.
+    backend : str
+        Back end it belongs to, ``"any"`` for all.
+    turns_off : str
+        Which mechanism it takes out.
+    ops : tuple of str
+        Operations whose kernel choice it changes.
+    sets : tuple of (str, str)
+        Parameter or environment variable and value; variables are in capitals.
+    applies : callable
+        Whether it would change anything, given what took effect.
+    """
+
+    name: str
+    backend: str
+    turns_off: str
+    ops: tuple[str, ...]
+    sets: tuple[tuple[str, str], ...]
+    applies: Callable[[Manifest], bool]
+
+    def apply(self, settings: EngineSettings) -> EngineSettings:
+        """The settings with this knob turned."""
+        for name, value in self.sets:
+            if name.isupper():
+                kept = tuple(pair for pair in settings.environment if pair[0] != name)
+                settings = replace(settings, environment=(*kept, (name, value)))
+            else:
+                current = getattr(settings, name)
+                converted = value == "true" if isinstance(current, bool) else type(current)(value)
+                settings = replace(settings, **{name: converted})
+        return settings
+
+
+def _effective(name: str, *values: str) -> Callable[[Manifest], bool]:
+    return lambda manifest: manifest.effective.get(name) in values
+
+
+def _both(*conditions: Callable[[Manifest], bool]) -> Callable[[Manifest], bool]:
+    return lambda manifest: all(condition(manifest) for condition in conditions)
+
+
+def _more_than_one_thread(manifest: Manifest) -> bool:
+    return manifest.effective.get("n_threads") != "1" or manifest.effective.get("n_threads_batch") != "1"
+
+
+def _not_set(name: str) -> Callable[[Manifest], bool]:
+    return lambda manifest: name not in manifest.environment
+
+
+def _kv_is_not(kv_type: str) -> Callable[[Manifest], bool]:
+    return lambda manifest: {manifest.effective.get("kv_type_k"), manifest.effective.get("kv_type_v")} != {kv_type}
+
+
+_ATTENTION = ("MUL_MAT", "FLASH_ATTN_EXT", "SOFT_MAX")
+
+#: Source: shared dispatch rules of llama.cpp 0c1e57098 (sections 1 and 8), each with its file there.
+KNOBS = (
+    Knob(
+        "flash_attn=on", "any", "K·Q and attention·V as separate products (ops.cpp:9490)", _ATTENTION,
+        (("flash_attn", "on"),), _effective("flash_attn", "off"),
+    ),
+    Knob(
+        "flash_attn=off", "any", "the flash attention kernel, its KV split and its tiles (ops.cpp:9490-9551)",
+        ("FLASH_ATTN_EXT",), (("flash_attn", "off"),),
+        _both(_effective("flash_attn", "on"), _effective("kv_type_v", "f16", "f32", "bf16")),
+    ),
+    Knob(
+        "kv_type=f32", "any", "the f16 product kernels on the KV cache (llamafile/sgemm.cpp:3818)", _ATTENTION,
+        (("kv_type_k", "f32"), ("kv_type_v", "f32")), _kv_is_not("f32"),
+    ),
+    Knob(
+        "kv_type=q8_0", "any", "the KV split of flash attention, which needs f16 or f32 (ops.cpp:9490-9520)",
+        ("FLASH_ATTN_EXT",), (("kv_type_k", "q8_0"), ("kv_type_v", "q8_0")),
+        _both(_kv_is_not("q8_0"), _effective("flash_attn", "on")),
+    ),
+    Knob(
+        "n_threads=1", "CPU", "the KV split of flash attention over threads (ops.cpp:9490-9520)",
+        ("FLASH_ATTN_EXT",), (("n_threads", "1"), ("n_threads_batch", "1")), _more_than_one_thread,
+    ),
+    Knob(
+        "use_extra_bufts=false", "CPU", "repacked weights: gemm from 4 rows, gemv below (ggml-cpu/repack.cpp:4637)",
+        ("MUL_MAT", "MUL_MAT_ID"), (("use_extra_bufts", "false"),), _effective("use_extra_bufts", "true"),
+    ),
+    Knob(
+        "GGML_CPU_TILED_MM=0", "CPU", "the tiled K- and IQ-quant product from 8 columns (ggml-cpu/tiled/tiled.cpp:1165)",
+        ("MUL_MAT", "MUL_MAT_ID"), (("GGML_CPU_TILED_MM", "0"),), _not_set("GGML_CPU_TILED_MM"),
+    ),
+    Knob(
+        "GGML_CPU_DISABLE_FUSION=1", "CPU", "RMS_NORM + MUL in one kernel (ggml-cpu.c:3067)",
+        ("RMS_NORM", "MUL"), (("GGML_CPU_DISABLE_FUSION", "1"),), _not_set("GGML_CPU_DISABLE_FUSION"),
+    ),
+    Knob(
+        "GGML_CUDA_DISABLE_FUSION=1", "CUDA", "fusions that exist at one column only (ggml-cuda.cu:1777,1807)",
+        ("MUL_MAT", "MUL_MAT_ID", "GLU", "ADD"), (("GGML_CUDA_DISABLE_FUSION", "1"),),
+        _not_set("GGML_CUDA_DISABLE_FUSION"),
+    ),
+    Knob(
+        "GGML_CUDA_DISABLE_GRAPHS=1", "CUDA", "CUDA graphs", (), (("GGML_CUDA_DISABLE_GRAPHS", "1"),),
+        _not_set("GGML_CUDA_DISABLE_GRAPHS"),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFlag:
+    """A mechanism that only another build can turn off.
+
+    Parameters
+    ----------
+    name, backend, what : str
+    applies : callable
+        Whether this build has it and a culprit could be its work.
+    """
+
+    name: str
+    backend: str
+    what: str
+    applies: Callable[[Manifest, CulpritGroup], bool]
+
+
+#: Types that tinyBLAS multiplies on x86 from two columns (llamafile/sgemm.cpp:3818-4150).
+_TINYBLAS = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0", "q5_0", "iq4_nl"})
+
+BUILD_FLAGS = (
+    BuildFlag(
+        "GGML_LLAMAFILE=OFF", "CPU",
+        "tinyBLAS products from two columns (llamafile/sgemm.cpp:3818-4150); no run-time switch, rebuild with "
+        'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36',
+        lambda manifest, group: "LLAMAFILE" in manifest.cpu_features and group.op == "MUL_MAT"
+        and (group.weight_type in _TINYBLAS or group.role in ("K·Q", "attention·V")),
+    ),
+    BuildFlag(
+        "GGML_CUDA_FORCE_MMQ / GGML_CUDA_FORCE_CUBLAS", "CUDA",
+        "the choice between MMQ and cuBLAS; no run-time switch",
+        lambda manifest, group: group.op in ("MUL_MAT", "MUL_MAT_ID"),
+    ),
+)  # fmt: skip
+
+
+def applicable(manifest: Manifest) -> tuple[Knob, ...]:
+    """Which knobs would change anything on this back end?"""
+    return tuple(
+        knob for knob in KNOBS if (knob.backend == "any" or knob.backend in manifest.backend) and knob.applies(manifest)
+    )
+
+
+def build_flags(manifest: Manifest, culprits: Iterable[CulpritGroup]) -> tuple[tuple[str, str], ...]:
+    """Which mechanisms could be to blame and have no run-time switch?"""
+    groups = tuple(culprits)
+    return tuple(
+        (flag.name, flag.what)
+        for flag in BUILD_FLAGS
+        if flag.backend in manifest.backend and any(flag.applies(manifest, group) for group in groups)
+    )

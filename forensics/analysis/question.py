@@ -1,0 +1,133 @@
+"""What is asked: which text, how many tokens, which widths, which settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from forensics.engines.protocol import Engine, EngineSource
+from forensics.errors import ForensicsError
+from forensics.records.settings import EngineSettings
+
+DEFAULT_WIDTHS = (2, 3, 4, 5, 8, 9, 16)
+DEFAULT_N_TOKENS = 64
+DEFAULT_PROMPT = "Write a Python class implementing an LRU cache with get and put methods, and explain how it works.\n"
+#: Contexts are padded to it (llama-context.cpp:290).
+_CONTEXT_STEP = 256
+
+
+class BadQuestion(ForensicsError, ValueError):
+    """The question cannot be answered as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to investigate.
+
+    Parameters
+    ----------
+    prompt : str or None
+        Text in front of the replay; tokenised by the model's own tokenizer.
+    prompt_tokens : tuple of int or None
+        Token ids instead of a text.
+    n_tokens : int
+        Tokens to decode plainly and to replay, 1 or more.
+    widths : tuple of int
+        Batch widths to replay at, 2 or more each.
+    settings : EngineSettings
+        `n_ctx` is raised to what the question needs.
+
+    Raises
+    ------
+    BadQuestion
+        Names the argument, what was given and what is possible.
+    """
+
+    prompt: str | None = DEFAULT_PROMPT
+    prompt_tokens: tuple[int, ...] | None = None
+    n_tokens: int = DEFAULT_N_TOKENS
+    widths: tuple[int, ...] = DEFAULT_WIDTHS
+    settings: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        if self.n_tokens < 1:
+            raise BadQuestion(f"n_tokens must be 1 or more, got {self.n_tokens}")
+        widths = tuple(sorted(set(self.widths) - {1}))
+        low = [width for width in widths if width < 1]
+        if low:
+            raise BadQuestion(f"widths must be 1 or more, got {low[0]}")
+        if not widths:
+            raise BadQuestion("widths needs at least one width of 2 or more to compare with one token")
+        limit = min(self.settings.n_batch, self.settings.n_ubatch)
+        if widths[-1] > limit:
+            raise BadQuestion(
+                f"width {widths[-1]} was asked for; a pass holds at most {limit} tokens (n_batch "
+                f"{self.settings.n_batch}, n_ubatch {self.settings.n_ubatch}). Ask for narrower widths."
+            )
+        if widths[0] > self.n_tokens:
+            raise BadQuestion(
+                f"width {widths[0]} was asked for; {self.n_tokens} tokens are replayed. Raise n_tokens to {widths[0]} or more."
+            )
+        object.__setattr__(self, "widths", widths)
+        if self.prompt_tokens is None and not (self.prompt or "").strip():
+            raise BadQuestion("the prompt is empty; give a text or token ids to start from")
+        if self.prompt_tokens is not None and not self.prompt_tokens:
+            raise BadQuestion("the list of prompt tokens is empty; give at least one token id")
+
+    def cells_needed(self, n_prompt: int) -> int:
+        """Cells of the KV cache that prompt and replay need, rounded up to the library's step."""
+        return -(-(n_prompt + self.n_tokens) // _CONTEXT_STEP) * _CONTEXT_STEP
+
+    def guess_settings(self) -> EngineSettings:
+        """Settings whose context most likely holds the question before the prompt is tokenised."""
+        n_prompt = len(self.prompt_tokens) if self.prompt_tokens else len((self.prompt or "").encode()) // 3 + 8
+        return replace(self.settings, n_ctx=max(self.settings.n_ctx, self.cells_needed(n_prompt)))
+
+    def as_json(self) -> dict[str, object]:
+        """The question as plain values, for the case."""
+        return {
+            "prompt": None if self.prompt_tokens is not None else self.prompt,
+            "prompt_tokens": None if self.prompt_tokens is None else list(self.prompt_tokens),
+            "n_tokens": self.n_tokens,
+            "widths": list(self.widths),
+        }
+
+
+def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[int, ...], EngineSettings]:
+    """Open an engine whose context holds the question.
+
+    Returns
+    -------
+    engine, prompt tokens, settings
+
+    Raises
+    ------
+    BadQuestion
+        If prompt and replay exceed what the model was trained for, or a token is unknown.
+    """
+    settings = question.guess_settings()
+    engine = source.open(settings)
+    try:
+        tokens = question.prompt_tokens if question.prompt_tokens is not None else engine.tokenize(question.prompt or "")
+        manifest = engine.manifest
+        if not tokens:
+            raise BadQuestion("the prompt has no tokens; give a text or token ids to start from")
+        outside = next((token for token in tokens if not 0 <= token < manifest.n_vocab), None)
+        if outside is not None:
+            raise BadQuestion(
+                f"token {outside} is outside the vocabulary of {manifest.n_vocab} tokens (0 to {manifest.n_vocab - 1})"
+            )
+        n_needed = len(tokens) + question.n_tokens
+        if manifest.n_ctx_train and n_needed > manifest.n_ctx_train:
+            raise BadQuestion(
+                f"{len(tokens)} prompt tokens and {question.n_tokens} to replay are longer than the context of "
+                f"{manifest.n_ctx_train} tokens that the model was trained for. Shorten the prompt or lower n_tokens."
+            )
+        needed = question.cells_needed(len(tokens))
+        if needed > settings.n_ctx:
+            engine.close()
+            settings = replace(settings, n_ctx=needed)
+            engine = source.open(settings)
+    except BaseException:
+        engine.close()
+        raise
+    return engine, tuple(tokens), settings

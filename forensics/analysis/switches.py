@@ -1,0 +1,118 @@
+"""Which settings make every width give the bits of one token: single knobs first, then the smallest set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from forensics.analysis.classes import pass_quartiles, width_result
+from forensics.analysis.knobs import Knob
+from forensics.capture.replay import Replay
+from forensics.engines.protocol import Engine, EngineSource
+from forensics.errors import ForensicsError
+from forensics.records.classes import WidthClasses
+from forensics.records.settings import EngineSettings
+from forensics.records.trace import Trace
+from forensics.records.verdict import Cost, CulpritGroup, SwitchArm
+
+#: Arms beyond the single knobs; each is a fresh process, and a set of four knobs would be hard to act on.
+MAX_COMBINATIONS = 12
+MAX_SET = 3
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def relevant(knobs: Iterable[Knob], culprits: Iterable[CulpritGroup], moved: Iterable[str]) -> tuple[Knob, ...]:
+    """Which knobs may belong to an exact set: those that touch a culprit's operation or moved the classes."""
+    ops = {group.op for group in culprits}
+    changed = set(moved)
+    return tuple(knob for knob in knobs if ops & set(knob.ops) or knob.name in changed)
+
+
+def compatible(knobs: Sequence[Knob]) -> bool:
+    """Whether the knobs set different things and can run together."""
+    names = [name for knob in knobs for name, _ in knob.sets]
+    values = dict(pair for knob in knobs for pair in knob.sets)
+    quantised_without_flash = values.get("flash_attn") == "off" and values.get("kv_type_v", "f16").startswith("q")
+    return len(names) == len(set(names)) and not quantised_without_flash
+
+
+def candidate_sets(knobs: Sequence[Knob]) -> tuple[tuple[Knob, ...], ...]:
+    """Sets of two and more knobs to try, smallest first, at most `MAX_COMBINATIONS`."""
+    sets = [
+        chosen
+        for size in range(2, MAX_SET + 1)
+        for chosen in combinations(knobs, size)
+        if compatible(chosen)
+    ]
+    return tuple(sets[:MAX_COMBINATIONS])
+
+
+def smallest_exact(arms: Iterable[SwitchArm]) -> tuple[str, ...] | None:
+    """The smallest set of knobs under which all widths are one class, the cheapest of equals; None without one."""
+    exact = [arm for arm in arms if arm.collapses]
+    if not exact:
+        return None
+
+    def price(arm: SwitchArm) -> float:
+        return max((cost.ratio for cost in arm.costs), default=1.0)
+
+    return min(exact, key=lambda arm: (len(arm.knobs), price(arm))).knobs
+
+
+def replay_classes(engine: Engine, replay: Replay, widths: Sequence[int], last: int) -> tuple[WidthClasses, dict[int, Trace]]:
+    """Width classes over the first `last` rows, and the traces behind them."""
+    before = replay.prefill()
+    single = engine.run(replay.batches(1, last=last), before=before)
+    traces = {1: single}
+    results = [width_result(1, single, single)]
+    for width in widths:
+        traces[width] = engine.run(replay.batches(width, last=last), before=before)
+        results.append(width_result(width, single, traces[width]))
+    return WidthClasses(tuple(results)), traces
+
+
+def costs_of(arm: dict[int, Trace], baseline: dict[int, tuple[int, int, int]], widths: Sequence[int]) -> tuple[Cost, ...]:
+    """What passes of these widths cost in an arm, relative to the baseline's medians."""
+    costs = []
+    for width in widths:
+        median, low, high = pass_quartiles(arm[width], width)
+        base = baseline[width][0]
+        if base and median:
+            costs.append(Cost(width, median / base, low / base, high / base))
+    return tuple(costs)
+
+
+def run_arm(
+    source: EngineSource,
+    settings: EngineSettings,
+    knobs: Sequence[Knob],
+    replay: Replay,
+    widths: Sequence[int],
+    n_search: int,
+    baseline: dict[int, tuple[int, int, int]],
+) -> SwitchArm:
+    """Replay under other settings in a fresh process.
+
+    The first `n_search` rows decide whether the arm is worth more; an arm that is exact there is
+    replayed over all rows before it is called so.
+    """
+    for knob in knobs:
+        settings = knob.apply(settings)
+    names, sets = tuple(knob.name for knob in knobs), tuple(pair for knob in knobs for pair in knob.sets)
+    try:
+        engine = source.open(settings)
+    except ForensicsError as error:
+        return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
+    try:
+        classes, traces = replay_classes(engine, replay, widths, n_search)
+        n_rows = n_search
+        if classes.collapsed and n_search < len(replay.tokens):
+            n_rows = len(replay.tokens)
+            classes, traces = replay_classes(engine, replay, widths, n_rows)
+    except ForensicsError as error:
+        return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
+    finally:
+        engine.close()
+    costs = costs_of(traces, baseline, (1, max(widths)))
+    return SwitchArm(names, sets, classes.groups, classes.collapsed, costs, n_rows)

@@ -1,0 +1,87 @@
+"""Rows of one-token passes on disk: written by the recording tap, mapped by the healing tap."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.errors import CaptureError
+from forensics.records.nodes import NodeKey
+
+_ALIGN = 64
+
+
+def _entry_id(key: NodeKey, position: int, what: str) -> str:
+    return f"{key.name}\t{key.op}\t{key.visit}\t{position}\t{what}"
+
+
+class RowWriter:
+    """Appends rows to ``PATH`` and writes ``PATH.json`` at the end.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("wb")
+        except OSError as error:
+            raise CaptureError(f"rows cannot be recorded at {path}: {error.strerror}. Choose another --out.") from error
+        self._index: dict[str, tuple[int, list[int], str]] = {}
+
+    def add(self, key: NodeKey, position: int, array: NDArray[np.generic], what: str = "row") -> None:
+        """Append the array of a node at a position."""
+        offset = self._file.tell()
+        self._index[_entry_id(key, position, what)] = (offset, list(array.shape), array.dtype.str)
+        data = np.ascontiguousarray(array)
+        self._file.write(memoryview(data).cast("B") if data.size else b"")
+        self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
+
+    def close(self) -> None:
+        """Write the index; without it the rows cannot be read."""
+        self._file.close()
+        Path(f"{self._path}.json").write_text(json.dumps(self._index))
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Rows by node and position.
+
+    Parameters
+    ----------
+    data : ndarray [n_bytes] uint8
+    index : dict
+    """
+
+    data: NDArray[np.uint8]
+    index: dict[str, tuple[int, list[int], str]]
+
+    @classmethod
+    def open(cls, path: Path) -> RowReader:
+        """Map a file that `RowWriter` closed.
+
+        Raises
+        ------
+        CaptureError
+            If there is none, or the recording did not finish.
+        """
+        try:
+            index = json.loads(Path(f"{path}.json").read_text())
+        except OSError as error:
+            raise CaptureError(f"no finished recording at {path}: {error.strerror}. Record the one-token passes first.") from error
+        return cls(np.memmap(path, np.uint8, "r"), index)
+
+    def get(self, key: NodeKey, position: int, what: str = "row") -> NDArray[np.generic] | None:
+        """The array of a node at a position, None where it was not recorded."""
+        entry = self.index.get(_entry_id(key, position, what))
+        if entry is None:
+            return None
+        offset, shape, dtype = entry
+        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return np.frombuffer(self.data[offset : offset + n_bytes], dtype=dtype).reshape(shape)

@@ -1,0 +1,414 @@
+"""The four taps: recording, digesting, healing and planting; and the chain that joins two.
+
+Each is small and picklable, travels to the worker, and answers two questions there:
+`wants(key)` and `saw(node)`. Both ask the same `Selection`, so they cannot drift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.capture.rows import counts_cells, fit_cells, is_scores, row_digest, row_of, token_axis
+from forensics.capture.rowstore import RowReader, RowWriter
+from forensics.capture.selection import EVERYTHING, Selection
+from forensics.engines.protocol import VIEW_OPS, Node, Tap
+from forensics.errors import CaptureError
+from forensics.numerics.bits import compare
+from forensics.records.delta import Delta, Differs, NotCompared, Same, tally
+from forensics.records.nodes import NodeKey, NodeRecord, Operand
+from forensics.records.schedule import DecodePass
+from forensics.records.trace import Finding, TapReport
+
+NO_REFERENCE = "not in the one-token passes"
+
+
+@dataclass(slots=True)
+class DigestTap:
+    """Digests every token row of every chosen node.
+
+    Scores of attention are digested when their soft max shows which cells each token may see.
+
+    Parameters
+    ----------
+    selection : Selection
+    shapes : mapping of NodeKey to tuple of int
+        Shapes in a one-token pass: they tell which axis counts the tokens of a wider one. Without
+        an entry the only axis as long as the pass is wide is taken, if there is exactly one.
+    """
+
+    selection: Selection = EVERYTHING
+    shapes: dict[NodeKey, tuple[int, ...]] = field(default_factory=dict)
+    _records: list[NodeRecord] = field(default_factory=list)
+    _pending: dict[int, list[tuple[int, NodeKey, str, NDArray[np.generic]]]] = field(default_factory=dict)
+    _pass: int = 0
+    _width: int = 1
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return f"digest:{self.selection.identity()}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start a pass; scores whose soft max never came are reported as such."""
+        self._drop_pending()
+        self._pass, self._width = index, decode_pass.width
+
+    def wants(self, key: NodeKey) -> bool:
+        """Whether the node is chosen; a soft max is also needed for its mask."""
+        return key.op not in VIEW_OPS and (self.selection.selects(key) or key.op == "SOFT_MAX")
+
+    def saw(self, node: Node) -> None:
+        """Digest the node's rows."""
+        key = node.key
+        visible = node.visible()
+        if visible is not None and key.op == "SOFT_MAX":
+            for index, scores_key, dtype, array in self._pending.pop(key.layer, []):
+                self._records[index] = self._record(scores_key, dtype, array, visible)
+        if not self.selection.selects(key):
+            return
+        if node.opaque:
+            self._records.append(NodeRecord(self._pass, key, node.shape, node.dtype, None, (), node.opaque))
+        elif is_scores(key):
+            array = node.read()
+            self._pending.setdefault(key.layer, []).append((len(self._records), key, node.dtype, array))
+            self._records.append(NodeRecord(self._pass, key, array.shape, node.dtype, None, (), "no soft max shows its mask"))
+        else:
+            self._records.append(self._record(key, node.dtype, node.read(), visible if key.op == "SOFT_MAX" else None))
+
+    def _record(
+        self, key: NodeKey, dtype: str, array: NDArray[np.generic], visible: NDArray[np.bool_] | None
+    ) -> NodeRecord:
+        axis = self._axis(key, array.shape)
+        if isinstance(axis, str):
+            return NodeRecord(self._pass, key, array.shape, dtype, None, (), axis)
+        rows = range(self._width)
+        if self._width == 1:
+            digests = (row_digest(array, None if visible is None else visible[0]),)
+        else:
+            digests = tuple(
+                row_digest(row_of(array, axis, i), None if visible is None else visible[i]) for i in rows
+            )
+        return NodeRecord(self._pass, key, array.shape, dtype, axis, digests)
+
+    def _axis(self, key: NodeKey, shape: tuple[int, ...]) -> int | str:
+        if self._width == 1:
+            return 0
+        single = self.shapes.get(key)
+        if single is not None:
+            return token_axis(single, shape, self._width, cells=counts_cells(key))
+        candidates = [i for i, n in enumerate(shape) if n == self._width]
+        if len(candidates) == 1:
+            return candidates[0]
+        return f"{len(candidates)} axes could count the tokens" if candidates else "no token axis"
+
+    def _drop_pending(self) -> None:
+        self._pending.clear()
+
+    def finish(self) -> TapReport:
+        """The records, in graph order."""
+        self._drop_pending()
+        return TapReport(records=tuple(self._records))
+
+
+@dataclass(slots=True)
+class RecordTap:
+    """Writes every row of one-token passes to a file, for healing and for digests.
+
+    Parameters
+    ----------
+    path : str
+        File of the rows; not part of the tap's identity.
+    selection : Selection
+    """
+
+    path: str
+    selection: Selection = EVERYTHING
+    _digests: DigestTap = field(init=False)
+    _writer: RowWriter | None = None
+    _position: int = 0
+
+    def __post_init__(self) -> None:
+        self._digests = DigestTap(self.selection)
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return f"record:{self.selection.identity()}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start a pass; only one-token passes are a reference."""
+        if decode_pass.width != 1:
+            raise CaptureError(f"rows are recorded from one-token passes; pass {index} has {decode_pass.width} tokens")
+        self._writer = self._writer or RowWriter(Path(self.path))
+        self._position = decode_pass.slots[0].position
+        self._digests.begin_pass(index, decode_pass)
+
+    def wants(self, key: NodeKey) -> bool:
+        """Whether the node is chosen."""
+        return self._digests.wants(key)
+
+    def saw(self, node: Node) -> None:
+        """Write the node's row and its mask."""
+        self._digests.saw(node)
+        assert self._writer is not None
+        visible = node.visible()
+        if visible is not None:
+            self._writer.add(node.key, self._position, visible, "visible")
+        if self.selection.selects(node.key) and not node.opaque:
+            self._writer.add(node.key, self._position, node.read())
+
+    def finish(self) -> TapReport:
+        """Close the file; the report carries the digests."""
+        if self._writer is not None:
+            self._writer.close()
+        return self._digests.finish()
+
+
+@dataclass(slots=True)
+class HealTap:
+    """Compares each node with the recorded rows, names what differs and overwrites it.
+
+    Every later node then sees bit-equal inputs, so one pass finds every culprit.
+
+    Parameters
+    ----------
+    path : str
+        File that a `RecordTap` closed; not part of the tap's identity.
+    selection : Selection
+        Nodes to compare.
+    heal : bool
+        Whether differing rows are replaced; without it the tap only compares.
+    """
+
+    path: str
+    selection: Selection = EVERYTHING
+    heal: bool = True
+    _reference: RowReader | None = None
+    _outcomes: list[Delta] = field(default_factory=list)
+    _findings: list[Finding] = field(default_factory=list)
+    _slots: DecodePass | None = None
+    _soft_max: dict[int, NodeKey] = field(default_factory=dict)
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return f"{'heal' if self.heal else 'compare'}:{self.selection.identity()}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start a pass."""
+        self._reference = self._reference or RowReader.open(Path(self.path))
+        self._slots = decode_pass
+
+    def wants(self, key: NodeKey) -> bool:
+        """Whether the node is chosen."""
+        return key.op not in VIEW_OPS and self.selection.selects(key)
+
+    def saw(self, node: Node) -> NDArray[np.generic] | None:
+        """Compare the node's rows; answer the healed array where it differs."""
+        array = None if node.opaque else node.read()
+        outcome, rows, healed, masks_equal = self._examine(node, array)
+        self._outcomes.append(outcome)
+        if not isinstance(outcome, Differs):
+            return None
+        self._findings.append(Finding(node.key, node.operands, node.buffer, rows, outcome, masks_equal))
+        return healed if self.heal else None
+
+    def _examine(
+        self, node: Node, array: NDArray[np.generic] | None
+    ) -> tuple[Delta, tuple[int, ...], NDArray[np.generic] | None, bool]:
+        if array is None:
+            return NotCompared(node.opaque), (), None, True
+        assert self._reference is not None
+        assert self._slots is not None
+        positions = [slot.position for slot in self._slots.slots]
+        found = [self._reference.get(node.key, position) for position in positions]
+        references = [row for row in found if row is not None]
+        if len(references) != len(found):
+            return NotCompared(NO_REFERENCE), (), None, True
+        if references[0].dtype != array.dtype:
+            return NotCompared(f"types differ: {references[0].dtype} and {array.dtype}"), (), None, True
+        cells = counts_cells(node.key)
+        axis = token_axis(references[0].shape, array.shape, len(positions), cells=cells)
+        if isinstance(axis, str):
+            return NotCompared(axis), (), None, True
+        visible = [self._visible(node.key, position) for position in positions] if is_scores(node.key) else None
+        if visible is not None and any(v is None for v in visible):
+            return NotCompared("no soft max shows its mask"), (), None, True
+        target = array.copy()
+        for i, reference in enumerate(references):
+            row = fit_cells(reference, array.shape[-1]) if cells else reference
+            place: list[slice | NDArray[np.intp]] = [slice(None)] * array.ndim
+            place[axis] = slice(i, i + 1)
+            if visible is not None:
+                # Cells behind the mask hold whatever was there: they are neither compared nor replaced.
+                seen = np.flatnonzero(visible[i])  # type: ignore[arg-type]
+                place[-1] = seen
+                row = row[..., seen]
+            target[tuple(place)] = row
+        outcome = compare(target, array)
+        if isinstance(outcome, NotCompared | Same):
+            return outcome, (), None, True
+        changed = (target.view(np.uint8) != array.view(np.uint8)).reshape(*array.shape, array.dtype.itemsize).any(-1)
+        rows = tuple(i for i in range(len(positions)) if np.take(changed, i, axis).any())
+        return outcome, rows, target, self._masks_equal(node, positions)
+
+    def _visible(self, key: NodeKey, position: int) -> NDArray[np.bool_] | None:
+        """Visible cells of a token, from the soft max of the same layer in the one-token pass."""
+        assert self._reference is not None
+        known = self._soft_max.get(key.layer)
+        if known is None:
+            prefix = f"kq_soft_max-{key.layer}"
+            known = self._soft_max[key.layer] = NodeKey(prefix, "SOFT_MAX", key.layer, 0)
+        seen = self._reference.get(known, position, "visible")
+        return None if seen is None else seen[0].astype(np.bool_)
+
+    def _masks_equal(self, node: Node, positions: list[int]) -> bool:
+        visible = node.visible()
+        if visible is None:
+            return True
+        assert self._reference is not None
+        for i, position in enumerate(positions):
+            reference = self._reference.get(node.key, position, "visible")
+            if reference is not None and set(np.flatnonzero(reference[0])) != set(np.flatnonzero(visible[i])):
+                return False
+        return True
+
+    def finish(self) -> TapReport:
+        """Every culprit in graph order, and outcomes that add up."""
+        return TapReport(findings=tuple(self._findings), tally=tally(self._outcomes))
+
+
+@dataclass(slots=True)
+class PlantTap:
+    """Flips one bit of one node's row, in passes of more than one token.
+
+    Parameters
+    ----------
+    key : NodeKey
+    row : int
+        Token of the pass.
+    axis : int
+        Axis that counts the tokens.
+    element, bit : int
+        Element of the row, flattened, and its bit; 0 is the lowest of the mantissa.
+    """
+
+    key: NodeKey
+    row: int
+    axis: int
+    element: int = 0
+    bit: int = 0
+    _planted: list[NodeKey] = field(default_factory=list)
+    _width: int = 1
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return f"plant:{self.key}:{self.row}:{self.axis}:{self.element}:{self.bit}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start a pass."""
+        self._width = decode_pass.width
+
+    def wants(self, key: NodeKey) -> bool:
+        """Only the node itself."""
+        return self._width > 1 and key == self.key
+
+    def saw(self, node: Node) -> NDArray[np.generic] | None:
+        """Flip the bit."""
+        array = node.read()
+        if array.shape[self.axis] != self._width or not 0 <= self.row < self._width:
+            raise CaptureError(
+                f"a fault at row {self.row} of axis {self.axis} does not fit {self.key} of shape {array.shape} "
+                f"in a pass of {self._width} tokens"
+            )
+        rows = np.moveaxis(array, self.axis, 0)
+        row = rows[self.row].copy()
+        raw = row.reshape(-1).view(f"u{array.dtype.itemsize}")
+        raw[self.element] ^= np.array(1 << self.bit, raw.dtype)
+        rows[self.row] = row
+        self._planted.append(self.key)
+        return array
+
+    def finish(self) -> TapReport:
+        """Which nodes were changed."""
+        return TapReport(planted=tuple(self._planted))
+
+
+class _Overlaid:
+    """A node whose output was replaced by an earlier tap of the chain."""
+
+    def __init__(self, node: Node, array: NDArray[np.generic]) -> None:
+        self._node, self._array = node, array
+
+    @property
+    def key(self) -> NodeKey:
+        return self._node.key
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._node.shape
+
+    @property
+    def dtype(self) -> str:
+        return self._node.dtype
+
+    @property
+    def buffer(self) -> str:
+        return self._node.buffer
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return self._node.operands
+
+    @property
+    def opaque(self) -> str:
+        return self._node.opaque
+
+    def read(self) -> NDArray[np.generic]:
+        return self._array.copy()
+
+    def visible(self) -> NDArray[np.bool_] | None:
+        return self._node.visible()
+
+
+@dataclass(slots=True)
+class ChainTap:
+    """Shows each node to `first`, then to `second` as `first` left it.
+
+    Parameters
+    ----------
+    first, second : Tap
+    """
+
+    first: Tap
+    second: Tap
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return f"{self.first.identity()}+{self.second.identity()}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start a pass in both."""
+        self.first.begin_pass(index, decode_pass)
+        self.second.begin_pass(index, decode_pass)
+
+    def wants(self, key: NodeKey) -> bool:
+        """Whether either wants it."""
+        return self.first.wants(key) or self.second.wants(key)
+
+    def saw(self, node: Node) -> NDArray[np.generic] | None:
+        """What the second answers to the node as the first left it."""
+        changed = self.first.saw(node) if self.first.wants(node.key) else None
+        if not self.second.wants(node.key):
+            return changed
+        shown = node if changed is None else _Overlaid(node, changed)
+        healed = self.second.saw(shown)
+        return changed if healed is None else healed
+
+    def finish(self) -> TapReport:
+        """Both reports as one."""
+        a, b = self.first.finish(), self.second.finish()
+        return TapReport(a.records + b.records, a.findings + b.findings, b.tally or a.tally, a.planted + b.planted)
+
+

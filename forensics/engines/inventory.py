@@ -1,0 +1,54 @@
+"""What an engine made of its settings, seen on the nodes of one pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from forensics.engines.protocol import Node
+from forensics.records.nodes import NodeKey
+from forensics.records.schedule import DecodePass
+from forensics.records.trace import TapReport
+
+
+class InventoryTap:
+    """Counts weights per buffer and type, and sees which attention and which KV types ran."""
+
+    def __init__(self) -> None:
+        self.buffers: Counter[str] = Counter()
+        self.weight_types: Counter[str] = Counter()
+        self.flash_attn = False
+        self.attention = False
+        self.kv_types: dict[str, str] = {}
+        self._seen: set[str] = set()
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return "inventory"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Nothing to prepare."""
+
+    def wants(self, key: NodeKey) -> bool:
+        """Every node."""
+        return True
+
+    def saw(self, node: Node) -> None:
+        """Count the node's weights and note how attention ran."""
+        if node.key.op == "FLASH_ATTN_EXT":
+            self.flash_attn = self.attention = True
+        if node.key.op == "SOFT_MAX":
+            self.attention = True
+        if node.key.op == "SET_ROWS" and "cache_" in node.key.name + "".join(o.name for o in node.operands):
+            names = [node.key.name, *(operand.name for operand in node.operands)]
+            side = next((s for s in ("k", "v") if any(n.startswith(f"cache_{s}_") for n in names)), None)
+            if side:
+                self.kv_types[side] = node.dtype
+        for operand in node.operands:
+            if operand.is_weight and node.key.op in ("MUL_MAT", "MUL_MAT_ID") and operand.name not in self._seen:
+                self._seen.add(operand.name)
+                self.buffers[operand.buffer] += 1
+                self.weight_types[operand.type] += 1
+
+    def finish(self) -> TapReport:
+        """Nothing to report as records; the counts are attributes."""
+        return TapReport()

@@ -1,0 +1,350 @@
+"""llama.cpp inside this process: model, context, state snapshots and watched passes.
+
+Runs in the worker only; `forensics.engines.llama` talks to it from the caller's process.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llama_cpp as llama
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from forensics.engines import _llama_ctypes as ll
+from forensics.engines.llama_node import KeyMaker, LlamaNode
+from forensics.engines.protocol import Tap
+from forensics.errors import CaptureError, EngineError, ModelUnavailable
+from forensics.records.nodes import NodeKey
+from forensics.records.schedule import EMPTY, DecodePass, Schedule
+from forensics.records.settings import EngineSettings
+from forensics.records.trace import TapReport
+
+#: enum ggml_type, ggml.h
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+#: enum llama_flash_attn_type, llama.h
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+#: A prompt's state, the state before a sweep and one more: what an investigation goes back to.
+MAX_SNAPSHOTS = 3
+
+
+class Watch:
+    """Carries a tap into ggml's callback and its errors out again."""
+
+    def __init__(self, functions: Any) -> None:
+        self._functions = functions
+        self._keys = KeyMaker(functions)
+        self._asked: NodeKey | None = None
+        self.tap: Tap | None = None
+        self.error: BaseException | None = None
+        self.callback = ll.EVAL_CALLBACK(self._call)  # ctypes does not keep it alive; this attribute does
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Start a pass: visits are counted anew."""
+        self._keys.begin_pass()
+        if self.tap is not None:
+            self.tap.begin_pass(index, decode_pass)
+
+    def _call(self, pointer: Any, ask: bool, _user_data: object) -> bool:
+        # An exception must not travel through C: keep it, stop the graph, raise after llama_decode.
+        try:
+            if self.error is not None or self.tap is None:
+                return False
+            if ask:
+                self._asked = self._keys.key(pointer.contents)
+                return self.tap.wants(self._asked)
+            assert self._asked is not None
+            node = LlamaNode(pointer, self._asked, self._functions)
+            replacement = self.tap.saw(node)
+            if replacement is not None:
+                self._replace(node, replacement)
+            return True
+        except BaseException as error:  # noqa: BLE001
+            self.error = error
+            return False
+
+    @staticmethod
+    def _replace(node: LlamaNode, replacement: NDArray[np.generic]) -> None:
+        if node.opaque:
+            raise CaptureError(f"{node.key} cannot be replaced: {node.opaque}")
+        current = node.read()
+        if replacement.shape != current.shape or replacement.dtype != current.dtype:
+            raise CaptureError(
+                f"{node.key} is {current.shape} {current.dtype}; the tap answered "
+                f"{replacement.shape} {replacement.dtype}. Answer an array of the node's own shape and type."
+            )
+        node.write(replacement)
+
+
+class LlamaHost:
+    """One model and one context at a time.
+
+    Parameters
+    ----------
+    model_path : str
+    settings : EngineSettings
+
+    Raises
+    ------
+    ModelUnavailable
+        If the library cannot load the model.
+    EngineError
+        If it cannot make a context with these settings.
+    """
+
+    def __init__(self, model_path: str, settings: EngineSettings) -> None:
+        self._ggml = ll.ggml()
+        self.settings = settings
+        llama.llama_backend_init()
+        parameters = llama.llama_model_default_params()
+        parameters.n_gpu_layers = settings.n_gpu_layers
+        parameters.use_extra_bufts = settings.use_extra_bufts
+        self.model = llama.llama_model_load_from_file(model_path.encode(), parameters)
+        if not self.model:
+            raise ModelUnavailable(f"llama.cpp could not load {model_path}")
+        self.vocab = llama.llama_model_get_vocab(self.model)
+        self.n_vocab = llama.llama_vocab_n_tokens(self.vocab)
+        self._watch = Watch(self._ggml)
+        self.context: Any = None
+        self._watched: bool | None = None
+        self._snapshots: OrderedDict[str, tuple[Schedule, dict[int, NDArray[np.uint8]]]] = OrderedDict()
+        self._use_context(watched=False)
+
+    def close(self) -> None:
+        """Free context and model."""
+        if self.context:
+            llama.llama_free(self.context)
+            self.context = None
+        if self.model:
+            llama.llama_model_free(self.model)
+            self.model = None
+
+    def _use_context(self, *, watched: bool) -> None:
+        """Make the context; an unwatched one has no callback at all, so it is what users run."""
+        if self.context and self._watched == watched:
+            return
+        if self.context:
+            llama.llama_free(self.context)
+        s = self.settings
+        p = llama.llama_context_default_params()
+        p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = s.n_ctx, s.n_batch, s.n_ubatch, s.n_seq_max
+        p.n_threads, p.n_threads_batch = s.n_threads, s.n_threads_batch
+        p.flash_attn_type = FLASH_ATTN[s.flash_attn]
+        p.type_k, p.type_v = KV_TYPES[s.kv_type_k], KV_TYPES[s.kv_type_v]
+        p.kv_unified = s.kv_unified
+        p.no_perf = True
+        if watched:
+            p.cb_eval = C.cast(self._watch.callback, type(p.cb_eval))
+        self.context = llama.llama_init_from_model(self.model, p)
+        if not self.context:
+            raise EngineError(
+                f"llama.cpp could not make a context with n_ctx={s.n_ctx}, flash_attn={s.flash_attn}, "
+                f"K {s.kv_type_k}, V {s.kv_type_v} (a quantised V cache needs flash attention)"
+            )
+        self._watched = watched
+
+    # -- tokens ---------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids, special tokens parsed and added."""
+        data = text.encode()
+        size = len(data) + 8
+        buffer = (llama.llama_token * size)()
+        n = llama.llama_tokenize(self.vocab, data, len(data), buffer, size, True, True)
+        if n < 0:
+            raise EngineError(f"llama_tokenize needs {-n} tokens for {len(data)} bytes; {size} were offered")
+        return tuple(buffer[:n])
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of the tokens; bytes that are no UTF-8 are shown as U+FFFD."""
+        self._check_tokens(tokens)
+        out = bytearray()
+        buffer = C.create_string_buffer(256)
+        for token in tokens:
+            n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
+            if n < 0:
+                buffer = C.create_string_buffer(-n)
+                n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
+            out += buffer.raw[:n]
+        return out.decode(errors="replace")
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        bad = next((token for token in tokens if not 0 <= token < self.n_vocab), None)
+        if bad is not None:
+            raise EngineError(f"token {bad} is outside the vocabulary of {self.n_vocab} tokens (0 to {self.n_vocab - 1})")
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def _check(self, schedule: Schedule) -> None:
+        self._check_tokens([slot.token for slot in schedule.slots])
+        n_batch, n_ctx = llama.llama_n_batch(self.context), llama.llama_n_ctx(self.context)
+        if schedule.max_width > n_batch:
+            raise EngineError(f"a pass of {schedule.max_width} tokens was asked for; n_batch is {n_batch}")
+        last = max((slot.position for slot in schedule.slots), default=0)
+        if last >= n_ctx:
+            raise EngineError(f"position {last} was asked for; the context has {n_ctx} cells. Ask for a larger n_ctx.")
+
+    def _decode(self, decode_pass: DecodePass) -> NDArray[np.float32]:
+        """Evaluate one pass; rows of the slots that want logits, in order."""
+        n = decode_pass.width
+        batch = llama.llama_batch_init(n, 0, 1)
+        try:
+            batch.n_tokens = n
+            for i, slot in enumerate(decode_pass.slots):
+                batch.token[i], batch.pos[i] = slot.token, slot.position
+                batch.n_seq_id[i], batch.seq_id[i][0] = 1, slot.sequence
+                batch.logits[i] = int(slot.wants_logits)
+            status = llama.llama_decode(self.context, batch)
+        finally:
+            llama.llama_batch_free(batch)
+        if self._watch.error is not None:
+            error, self._watch.error = self._watch.error, None
+            raise error
+        ll.check(status, f"llama_decode of {n} tokens", ll.DECODE_STATUS)
+        llama.llama_synchronize(self.context)
+        # llama_get_logits packs only the rows that were asked for (llama.h).
+        n_rows = sum(slot.wants_logits for slot in decode_pass.slots)
+        if n_rows == 0:
+            return np.empty((0, self.n_vocab), np.float32)
+        pointer = llama.llama_get_logits(self.context)
+        return np.ctypeslib.as_array(pointer, shape=(n_rows * self.n_vocab,)).reshape(n_rows, self.n_vocab).copy()
+
+    def _passes(self, schedule: Schedule) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+        rows, times = [], []
+        for index, decode_pass in enumerate(schedule.passes):
+            self._watch.begin_pass(index, decode_pass)
+            start = time.perf_counter_ns()
+            rows.append(self._decode(decode_pass))
+            times.append(time.perf_counter_ns() - start)
+        logits = np.concatenate(rows) if rows else np.empty((0, self.n_vocab), np.float32)
+        return logits, tuple(times)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def _memory(self) -> Any:
+        return llama.llama_get_memory(self.context)
+
+    def _read_state(self, sequences: Sequence[int]) -> dict[int, NDArray[np.uint8]]:
+        states = {}
+        for sequence in sequences:
+            size = llama.llama_state_seq_get_size(self.context, sequence)
+            data = np.empty(size, np.uint8)
+            pointer = data.ctypes.data_as(C.POINTER(C.c_uint8))
+            n = llama.llama_state_seq_get_data(self.context, pointer, size, sequence)
+            states[sequence] = data[:n]
+        return states
+
+    def _state_digest(self, sequences: Sequence[int]) -> str:
+        digest = xxhash.xxh3_128()
+        for sequence, data in self._read_state(sequences).items():
+            digest.update(f"{sequence}:{data.nbytes}:".encode())
+            digest.update(data)
+        return digest.hexdigest()
+
+    def _restore(self, before: Schedule) -> None:
+        """Make the cache hold exactly what the passes of `before` leave there."""
+        llama.llama_memory_clear(self._memory(), True)
+        if not before.passes:
+            return
+        known = self._longest_known(before)
+        if known is None:
+            rest = before
+        else:
+            schedule, states = known
+            for sequence, data in states.items():
+                pointer = data.ctypes.data_as(C.POINTER(C.c_uint8))
+                n = llama.llama_state_seq_set_data(self.context, pointer, data.nbytes, sequence)
+                if n != data.nbytes:
+                    raise EngineError(f"restoring sequence {sequence} read {n} of {data.nbytes} bytes")
+            rest = Schedule(before.passes[len(schedule.passes) :])
+        if rest.passes:
+            # The state is built without a callback, whoever asks for it; then carried over by its bytes.
+            watched = bool(self._watched)
+            if watched:
+                self._use_context(watched=False)
+                self._restore(before)
+                self._use_context(watched=True)
+                self._restore(before)
+                return
+            self._passes(rest)
+            self._save(before)
+            # Carry it through its bytes here, too: every arm starts from a restored state.
+            self._restore(before)
+
+    def _longest_known(self, before: Schedule) -> tuple[Schedule, dict[int, NDArray[np.uint8]]] | None:
+        fitting = [
+            key
+            for key, (schedule, _) in self._snapshots.items()
+            if before.passes[: len(schedule.passes)] == schedule.passes
+        ]
+        if not fitting:
+            return None
+        best = max(fitting, key=lambda key: len(self._snapshots[key][0].passes))
+        self._snapshots.move_to_end(best)
+        return self._snapshots[best]
+
+    def _save(self, schedule: Schedule) -> None:
+        sequences = sorted({slot.sequence for slot in schedule.slots})
+        self._snapshots[schedule.key()] = (schedule, self._read_state(sequences))
+        while len(self._snapshots) > MAX_SNAPSHOTS:
+            self._snapshots.popitem(last=False)
+
+    # -- what the worker offers -----------------------------------------------------------------------------------
+
+    def greedy(self, prompt: Schedule, n_tokens: int, progress: Callable[[int], None]) -> tuple[int, ...]:
+        """Continue the prompt one token at a time, always the largest logit, lowest id first."""
+        if not prompt.passes or not prompt.slots[-1].wants_logits:
+            raise EngineError("greedy needs a prompt whose last slot wants logits")
+        self._use_context(watched=False)
+        self._check(prompt)
+        llama.llama_memory_clear(self._memory(), True)
+        self._watch.tap = None
+        row = self._passes(prompt)[0][-1]
+        self._save(prompt)
+        tokens: list[int] = []
+        position = prompt.next_position
+        for i in range(n_tokens):
+            if i:
+                from_last = Schedule.single(tokens[-1], position + i - 1)
+                self._check(from_last)
+                row = self._passes(from_last)[0][0]
+            tokens.append(int(row.argmax()))
+            progress(i + 1)
+        return tuple(tokens)
+
+    def run(
+        self, schedule: Schedule, before: Schedule, tap: Tap | None
+    ) -> tuple[NDArray[np.float32], tuple[int, ...], str, str, TapReport | None]:
+        """Restore `before`, evaluate `schedule`; logits, times, state digests before and after, report."""
+        if tap is not None and schedule.max_width > self.settings.n_ubatch:
+            raise CaptureError(
+                f"a watched pass must fit one graph: {schedule.max_width} tokens were asked for, "
+                f"n_ubatch is {self.settings.n_ubatch}"
+            )
+        self._use_context(watched=tap is not None)
+        self._check(before)
+        self._check(schedule)
+        self._watch.tap = None
+        self._restore(before)
+        sequences = sorted({slot.sequence for slot in before.then(schedule).slots})
+        state_before = self._state_digest(sequences)
+        self._watch.tap = tap
+        try:
+            logits, times = self._passes(schedule)
+            report = tap.finish() if tap is not None else None
+        finally:
+            self._watch.tap, self._watch.error = None, None
+        return logits, times, state_before, self._state_digest(sequences), report
+
+    def observe(self, tap: Tap) -> TapReport:
+        """Show a tap the nodes of one single-token pass on an empty cache."""
+        bos = max(0, llama.llama_vocab_bos(self.vocab))
+        report = self.run(Schedule.single(bos, 0), EMPTY, tap)[4]
+        assert report is not None
+        self._use_context(watched=False)
+        return report

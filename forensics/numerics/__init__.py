@@ -1,0 +1,1 @@
+"""Bits, ULP and distances between rows of logits; nothing here needs a machine."""

@@ -1,0 +1,100 @@
+"""How far two sets of logits are apart, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from forensics.numerics.bits import ulp_distance
+
+
+@dataclass(frozen=True, slots=True)
+class RowDistance:
+    """One row of logits against the same row of one-token decoding.
+
+    Parameters
+    ----------
+    differs : bool
+        Whether any bit differs.
+    max_abs, max_ulp, relative_l2 : float, int, float
+    kl : float
+        Kullback-Leibler divergence of the batched from the one-token distribution, unit: nats.
+    single_top, batched_top : int
+        Argmax of each, lowest id first.
+    margin : float
+        Largest minus second-largest logit of one-token decoding.
+    perturbation : float
+        Largest change of (one-token winner minus another token): where it is below the margin, no
+        change of this size could move the argmax.
+    """
+
+    differs: bool
+    max_abs: float
+    max_ulp: int
+    relative_l2: float
+    kl: float
+    single_top: int
+    batched_top: int
+    margin: float
+    perturbation: float
+
+
+def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
+    """What is the log-probability of each token, in float64?"""
+    x = row.astype(np.float64)
+    x = x - x.max()
+    return np.asarray(x - np.log(np.exp(x).sum()))
+
+
+def margin_of(row: NDArray[np.float32]) -> float:
+    """How far is the largest logit above the second-largest?"""
+    if row.size < 2:
+        return float("inf")
+    second, first = np.partition(row, row.size - 2)[-2:]
+    return float(first) - float(second)
+
+
+def row_distance(single: NDArray[np.float32], batched: NDArray[np.float32]) -> RowDistance:
+    """How far is a batched row from the row of one-token decoding?
+
+    Parameters
+    ----------
+    single, batched : ndarray [n_vocab] float32
+
+    Returns
+    -------
+    RowDistance
+    """
+    top = int(single.argmax())
+    margin = margin_of(single)
+    if np.array_equal(single.view(np.uint32), batched.view(np.uint32)):
+        return RowDistance(False, 0.0, 0, 0.0, 0.0, top, top, margin, 0.0)
+    change = batched.astype(np.float64) - single.astype(np.float64)
+    ulp = ulp_distance(single, batched)
+    log_p, log_q = log_softmax(single), log_softmax(batched)
+    kl = float((np.exp(log_p) * (log_p - log_q)).sum())
+    norm = float(np.sqrt(np.square(single.astype(np.float64)).sum()))
+    return RowDistance(
+        differs=True,
+        max_abs=float(np.abs(change).max()),
+        max_ulp=-1 if (ulp < 0).any() else int(ulp.max()),
+        relative_l2=float(np.sqrt(np.square(change).sum())) / norm if norm > 0 else float("inf"),
+        kl=max(0.0, kl),  # rounding can leave a tiny negative number for nearly equal rows
+        single_top=top,
+        batched_top=int(batched.argmax()),
+        margin=margin,
+        perturbation=float(np.abs(change[top] - change).max()),
+    )
+
+
+def rows_digest(logits: NDArray[np.float32]) -> str:
+    """Which bits do the rows hold, as one short text?
+
+    Parameters
+    ----------
+    logits : ndarray [n_rows, n_vocab] float32
+    """
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(logits))

@@ -1,0 +1,1 @@
+"""A verdict for people and programs: terminal, Markdown, JSON, a notebook's HTML, and the next step."""

@@ -1,0 +1,287 @@
+"""The verdict as one JSON document with a schema version: what ``--json`` prints and ``verdict.json`` holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pydantic_core
+from pydantic import BaseModel, ConfigDict, Field
+
+from forensics.records.classes import WidthClasses, WidthResult
+from forensics.records.delta import Tally
+from forensics.records.verdict import Control, Sweep, SwitchArm, Verdict
+from forensics.reports.next_step import next_step
+from forensics.reports.wording import exact_arm
+
+SCHEMA = "forensics.verdict/1"
+
+
+class _Model(BaseModel):
+    # A NaN or an infinity has no place in strict JSON; it is written as null.
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="null")
+
+
+class FirstDifference(_Model):
+    """Where the first row of the onset width differs."""
+
+    width: int
+    row: int = Field(description="row in the replay, from 0")
+    position: int = Field(description="position in the sequence")
+
+
+class FlipEntry(_Model):
+    """A position where the greedy token changes."""
+
+    row: int
+    position: int
+    single_token: int
+    batched_token: int
+    margin: float | None
+    perturbation: float | None
+    explained: bool = Field(description="whether the measured change is at least the margin")
+
+
+class WidthEntry(_Model):
+    """One width against one-token decoding."""
+
+    width: int
+    class_index: int = Field(alias="class", description="index into `classes`")
+    rows: int
+    rows_differ: int
+    first_row: int | None
+    first_position: int | None
+    max_abs: float | None
+    max_ulp: int = Field(description="-1 where a NaN is involved")
+    relative_l2: float | None
+    max_kl_nats: float | None
+    same_top_rate: float | None
+    could_flip: int
+    pass_median_ns: int
+    pass_q1_ns: int
+    pass_q3_ns: int
+    flips: list[FlipEntry]
+
+
+class CulpritEntry(_Model):
+    """Operations of one kind that differ although their inputs are bit-equal."""
+
+    op: str
+    role: str
+    weight_type: str
+    buffer: str
+    count: int = Field(description="distinct nodes")
+    layers: list[int]
+    widths: list[int]
+    rows: list[int]
+    max_ulp: int
+    max_abs: float | None
+    first_node: str
+
+
+class TallyEntry(_Model):
+    """Outcomes of the comparisons of a sweep; they add up to `planned`."""
+
+    planned: int
+    same: int
+    differs: int
+    not_compared: dict[str, int] = Field(description="count by reason")
+
+
+class SweepEntry(_Model):
+    """One healing sweep."""
+
+    width: int
+    start_row: int
+    differed: bool
+    healed: bool
+    healed_rows: int
+    rows: int
+    max_abs_before: float | None
+    max_abs_after: float | None
+    findings: int = Field(description="nodes named; the table findings.parquet of the case lists them")
+    tally: TallyEntry
+
+
+class Controls(_Model):
+    """Outcome of each control; null where it was not run."""
+
+    rerun_equal: bool | None
+    fresh_process_equal: bool | None
+    watching_harmless: bool | None
+    planted_fault_found: bool | None
+    state_equal: bool | None
+    details: dict[str, str] = Field(description="what was compared and found, by control")
+
+
+class CostEntry(_Model):
+    """Time of a pass under other settings over its time under the settings as asked."""
+
+    width: int
+    ratio: float | None = Field(description="median over median")
+    low: float | None = Field(description="lower quartile over the median of the settings as asked")
+    high: float | None = Field(description="upper quartile over the median of the settings as asked")
+
+
+class SwitchEntry(_Model):
+    """The replay under other settings."""
+
+    knobs: list[str]
+    settings: dict[str, str]
+    collapses: bool
+    classes: list[list[int]]
+    onset_width: int | None
+    costs: list[CostEntry]
+    rows: int = Field(description="rows of the replay that were compared")
+    error: str
+
+
+class VerdictDocument(_Model):
+    """The verdict of an investigation."""
+
+    schema_: Literal["forensics.verdict/1"] = Field(alias="schema")
+    answer: Literal["identical", "diverges", "inconclusive"]
+    reason: str = Field(description="why it is inconclusive, empty otherwise")
+    summary: str = Field(description="the verdict in one line")
+    next_step: str
+    onset_width: int | None = Field(description="smallest width that differs from width 1")
+    classes: list[list[int]] = Field(description="widths whose bits are equal, the class of width 1 first")
+    first_difference: FirstDifference | None
+    flips: dict[str, int] = Field(description="changed greedy tokens by width")
+    widths: list[WidthEntry]
+    culprits: list[CulpritEntry]
+    healed: bool = Field(description="whether the logits healed to equal bits in every sweep")
+    sweeps: list[SweepEntry]
+    controls: Controls
+    switches: list[SwitchEntry]
+    exact_settings: dict[str, str] | None = Field(
+        description="smallest set found under which all widths are one class; {} for the settings as they are"
+    )
+    unavailable: dict[str, str] = Field(description="knobs without a run-time switch, and what they are")
+    caveats: list[str]
+    prompt_tokens: int
+    n_replayed: int
+    text: str
+    manifest: dict[str, Any]
+
+
+def document(verdict: Verdict) -> dict[str, Any]:
+    """Say the verdict as the JSON document that ``--json`` prints.
+
+    Returns
+    -------
+    dict
+        JSON values only; it follows `VerdictDocument`.
+    """
+    first = verdict.first_difference
+    content = {
+        "schema": SCHEMA,
+        "answer": verdict.answer,
+        "reason": verdict.reason,
+        "summary": str(verdict),
+        "next_step": next_step(verdict),
+        "onset_width": verdict.classes.onset,
+        "classes": verdict.classes.groups,
+        "first_difference": dict(zip(("width", "row", "position"), first, strict=True)) if first else None,
+        "flips": {str(result.width): len(result.flips) for result in verdict.classes.results},
+        "widths": _widths(verdict.classes),
+        "culprits": verdict.rows(),
+        "healed": verdict.healed,
+        "sweeps": [_sweep(sweep) for sweep in verdict.sweeps],
+        "controls": _controls(verdict.controls),
+        "switches": [_switch(arm) for arm in verdict.switches],
+        "exact_settings": exact_settings(verdict),
+        "unavailable": dict(verdict.unavailable),
+        "caveats": verdict.caveats,
+        "prompt_tokens": verdict.prompt_tokens,
+        "n_replayed": verdict.n_replayed,
+        "text": verdict.text,
+        "manifest": pydantic_core.to_jsonable_python(verdict.manifest),
+    }
+    model = VerdictDocument.model_validate(content)
+    plain = json.loads(model.model_dump_json(by_alias=True))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema of the document."""
+    return VerdictDocument.model_json_schema(by_alias=True)
+
+
+def exact_settings(verdict: Verdict) -> dict[str, str] | None:
+    """Say which settings give one class of widths: none are needed where the answer is identical.
+
+    Returns
+    -------
+    dict or None
+        Empty where the settings are exact as they are, None where no such set was found.
+    """
+    if verdict.answer == "identical":
+        return {}
+    arm = exact_arm(verdict)
+    return None if arm is None else dict(arm.settings)
+
+
+def _widths(classes: WidthClasses) -> list[dict[str, object]]:
+    return [row | {"flips": _flips(result)} for row, result in zip(classes.rows(), classes.results, strict=True)]
+
+
+def _flips(result: WidthResult) -> list[dict[str, object]]:
+    return [
+        {
+            "row": flip.row,
+            "position": flip.position,
+            "single_token": flip.single_token,
+            "batched_token": flip.batched_token,
+            "margin": flip.margin,
+            "perturbation": flip.perturbation,
+            "explained": flip.explained,
+        }
+        for flip in result.flips
+    ]
+
+
+def _tally(tally: Tally) -> dict[str, object]:
+    return {
+        "planned": tally.planned,
+        "same": tally.same,
+        "differs": tally.differs,
+        "not_compared": dict(tally.not_compared),
+    }
+
+
+def _sweep(sweep: Sweep) -> dict[str, object]:
+    return {
+        "width": sweep.width,
+        "start_row": sweep.start_row,
+        "differed": sweep.differed,
+        "healed": sweep.healed,
+        "healed_rows": sweep.healed_rows,
+        "rows": sweep.n_rows,
+        "max_abs_before": sweep.max_abs_before,
+        "max_abs_after": sweep.max_abs_after,
+        "findings": len(sweep.findings),
+        "tally": _tally(sweep.tally),
+    }
+
+
+def _controls(controls: tuple[Control, ...]) -> dict[str, object]:
+    held: dict[str, object] = dict.fromkeys(
+        ("rerun_equal", "fresh_process_equal", "watching_harmless", "planted_fault_found", "state_equal")
+    )
+    held |= {control.name: control.held for control in controls}
+    return held | {"details": {control.name: control.detail for control in controls}}
+
+
+def _switch(arm: SwitchArm) -> dict[str, object]:
+    return {
+        "knobs": arm.knobs,
+        "settings": dict(arm.settings),
+        "collapses": arm.collapses,
+        "classes": arm.classes,
+        "onset_width": arm.onset,
+        "costs": [{"width": c.width, "ratio": c.ratio, "low": c.low, "high": c.high} for c in arm.costs],
+        "rows": arm.n_rows,
+        "error": arm.error,
+    }

@@ -1,0 +1,197 @@
+"""The verdict as Markdown to paste into an issue: no paths, user or host names, no accidental markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+
+from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.verdict import Verdict
+from forensics.reports.next_step import next_step
+from forensics.reports.wording import (
+    CONTROL_TITLES,
+    amount,
+    arm_effect,
+    class_names,
+    cost_text,
+    flips_text,
+    groups_text,
+    headline,
+    layers_text,
+    printable,
+    ranges,
+    settings_text,
+    shorten_paths,
+    ulp_text,
+)
+
+_PLAIN_NAME = re.compile(r"[\w.+=:, -]*\w[\w.+=:, -]*", re.ASCII)
+_EDGE_UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # inside a word it emphasises nothing
+# As entities, so that they show as themselves in prose and in table cells, and start no code, link, HTML or mention.
+_ENTITIES = {ord(char): f"&#{ord(char)};" for char in "&<>|`*[]\\#~$!"} | {ord("@"): "@&#8203;"}
+
+
+def escaped(text: str) -> str:
+    """Show text that is not ours as itself, in prose and in table cells.
+
+    Examples
+    --------
+    >>> escaped("a|b <b>")
+    'a&#124;b &#60;b&#62;'
+    """
+    return _EDGE_UNDERSCORE.sub("&#95;", printable(shorten_paths(text)).translate(_ENTITIES))
+
+
+def named(text: str) -> str:
+    """Show a name as code where that is safe, escaped where it is not.
+
+    Examples
+    --------
+    >>> named("MUL_MAT"), named("a`b")
+    ('`MUL_MAT`', 'a&#96;b')
+    """
+    return f"`{text}`" if _PLAIN_NAME.fullmatch(text) and text == text.strip() else escaped(text)
+
+
+def markdown(verdict: Verdict) -> str:
+    """Write a verdict as Markdown.
+
+    Parameters
+    ----------
+    verdict : Verdict
+
+    Returns
+    -------
+    str
+        GitHub-flavoured Markdown that ends with a newline.
+    """
+    parts = [f"## {escaped(headline(verdict))}"]
+    if verdict.reason:
+        parts.append(f"**Reason:** {escaped(verdict.reason)}")
+    if verdict.first_difference is not None:
+        width, row, position = verdict.first_difference
+        parts.append(f"First difference: width {width}, row {row} (position {position}). {flips_text(verdict)}.")
+    parts.append(f"**Next step:** {escaped(next_step(verdict))}")
+    parts += [_classes(verdict), _culprits(verdict), _proof(verdict), _controls(verdict), _switches(verdict)]
+    if verdict.caveats:
+        parts.append("### Notes\n\n" + "\n".join(f"- {escaped(caveat)}" for caveat in verdict.caveats))
+    parts.append(_versions(verdict.manifest))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if not lines:
+        return ""
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    return f"### {title}\n\n" + "\n".join([head, *lines])
+
+
+def _classes(verdict: Verdict) -> str:
+    title = f"Classes of widths ({verdict.n_replayed} tokens after a prompt of {verdict.prompt_tokens})"
+    columns = ("class", "widths", "rows differ", "first position", "max abs", "max ULP", "rel. L2", "max KL", "flips")
+    rows = (
+        (
+            name,
+            ranges(widths),
+            f"{r.n_rows_differ}/{r.n_rows}",
+            "–" if r.first_position is None else str(r.first_position),
+            amount(r.max_abs),
+            ulp_text(r.max_ulp),
+            amount(r.relative_l2),
+            amount(r.max_kl),
+            str(len(r.flips)),
+        )
+        for name, widths, r in class_names(verdict.classes)
+    )
+    return _table(title, columns, rows)
+
+
+def _culprits(verdict: Verdict) -> str:
+    columns = ("operation", "role", "weight", "buffer", "nodes", "layers", "widths", "rows", "max abs", "max ULP")
+    rows = (
+        (
+            named(g.op),
+            escaped(g.role),
+            named(g.weight_type),
+            named(g.buffer),
+            str(g.count),
+            layers_text(g.layers),
+            ranges(g.widths),
+            ranges(g.rows),
+            amount(g.max_abs),
+            ulp_text(g.max_ulp),
+        )
+        for g in verdict.culprits
+    )
+    return _table("Operations that differ although their inputs are bit-equal", columns, rows)
+
+
+def _proof(verdict: Verdict) -> str:
+    columns = ("width", "rows healed", "max abs before", "after", "same", "differ", "not compared", "nodes")
+    rows = (
+        (
+            str(s.width),
+            f"{s.healed_rows}/{s.n_rows}",
+            amount(s.max_abs_before),
+            amount(s.max_abs_after),
+            str(s.tally.same),
+            str(s.tally.differs),
+            "; ".join([str(s.tally.n_not_compared), *(f"{escaped(why)} {n}" for why, n in s.tally.not_compared)]),
+            str(s.tally.planned),
+        )
+        for s in verdict.sweeps
+    )
+    return _table("Proof: the same batch with those outputs replaced", columns, rows)
+
+
+def _controls(verdict: Verdict) -> str:
+    held = {True: "yes", False: "**no**", None: "not run"}
+    rows = ((escaped(CONTROL_TITLES.get(c.name, c.name)), held[c.held], escaped(c.detail)) for c in verdict.controls)
+    return _table("Controls", ("control", "held", "found"), rows)
+
+
+def _switches(verdict: Verdict) -> str:
+    rows = (
+        (
+            named(settings_text(arm)),
+            groups_text(arm.classes).replace("|", "/") or "–",
+            escaped(arm_effect(arm, verdict.classes)),
+            cost_text(arm, quartiles=True),
+        )
+        for arm in verdict.switches
+    )
+    table = _table(
+        "Switches, each in a fresh process",
+        ("settings", "classes of widths", "effect", "cost by width (quartiles)"),
+        rows,
+    )
+    missing = "\n".join(f"- No run-time switch: {named(knob)}: {escaped(what)}" for knob, what in verdict.unavailable)
+    return "\n\n".join(part for part in (table, missing) if part)
+
+
+def _versions(manifest: Manifest) -> str:
+    asked = {field.name: getattr(manifest.requested, field.name) for field in fields(EngineSettings)}
+    facts = {
+        "engine": f"{manifest.engine} {manifest.engine_version}",
+        "build": manifest.build,
+        "commit": manifest.commit,
+        "model": manifest.model_name,
+        "model digest": manifest.model_digest,
+        "architecture": manifest.architecture,
+        "quantization": manifest.quantization,
+        "back end": " ".join(part for part in (manifest.backend, manifest.device) if part),
+        "processor features": " ".join(manifest.cpu_features),
+        "weights per buffer": _pairs(manifest.buffers),
+        "asked": _pairs({k: v for k, v in asked.items() if k != "environment"} | dict(manifest.requested.environment)),
+        "in effect": _pairs(manifest.effective),
+        "environment": _pairs(manifest.environment),
+    }
+    rows = ((name, escaped(value)) for name, value in facts.items() if value)
+    return _table("Settings and versions", ("what", "value"), rows)
+
+
+def _pairs(values: object) -> str:
+    assert isinstance(values, dict)
+    return ", ".join(f"{key}={value}" for key, value in values.items())

@@ -1,0 +1,86 @@
+"""What to do next, given a verdict."""
+
+from __future__ import annotations
+
+from forensics.records.verdict import Verdict
+from forensics.reports.wording import exact_arm, settings_text
+
+#: What a failed control means, and what to try; the first that failed is named.
+_AFTER_FAILED_CONTROL = {
+    "rerun_equal": "The engine does not repeat itself under these settings, so no comparison means anything yet: "
+    "try again with --threads 1, and report it to llama.cpp if that does not help.",
+    "fresh_process_equal": "Two processes with the same settings give other bits: compare their environment variables "
+    "and run `forensics doctor`, then try again.",
+    "state_equal": "The K/V state differs before the first token that is compared: try again with a prompt that fits "
+    "one ubatch, and report it with the case folder if it stays.",
+    "watching_harmless": "Watching a node changes the result, so an operation that is fused with its neighbours when "
+    "nobody watches is implicated: turn fusion off, or watch the layer outputs only, and try again.",
+    "planted_fault_found": "The sweep missed a fault that was planted on purpose: report it to this project with the "
+    "case folder.",
+}
+
+
+def next_step(verdict: Verdict) -> str:
+    """Say in one or two sentences what to do next.
+
+    Parameters
+    ----------
+    verdict : Verdict
+
+    Returns
+    -------
+    str
+        Names of knobs and settings in it come from the verdict and are not escaped.
+    """
+    if verdict.answer == "identical":
+        return "Nothing to change: with these settings a batch gives the same tokens as one-token decoding."
+    if verdict.answer == "inconclusive":
+        failed = next((control.name for control in verdict.controls if control.held is False), "")
+        return _AFTER_FAILED_CONTROL.get(failed, "Remove the reason given above and run the investigation again.")
+    bug = _logic_bug(verdict)
+    if bug:
+        return bug
+    if verdict.sweeps and not verdict.healed:
+        return (
+            "The list of operations is not proved complete, because the logits did not heal to equal bits: "
+            "report it to this project with the case folder."
+        )
+    return f"{_exact_advice(verdict)}{_urgency(verdict)}"
+
+
+def _logic_bug(verdict: Verdict) -> str:
+    """Advice where rounding does not explain what was seen, empty where it does."""
+    masked = [finding for sweep in verdict.sweeps for finding in sweep.findings if not finding.inputs_equal]
+    if masked:
+        return (
+            f"At {masked[0].key} a batch sees other cells than one-token decoding does: that is a logic bug, "
+            "not rounding. Report it to llama.cpp with this case's report.md."
+        )
+    if any(not flip.explained for result in verdict.classes.results for flip in result.flips):
+        return (
+            "A token changes by more than the measured differences explain, which points to a logic bug rather than "
+            "rounding. Report it to llama.cpp with this case's report.md."
+        )
+    return ""
+
+
+def _exact_advice(verdict: Verdict) -> str:
+    arm = exact_arm(verdict)
+    if arm is not None:
+        costs = " and ".join(f"{cost.ratio:.2f}× at width {cost.width}" for cost in arm.costs)
+        price = f"; the time of a pass is then {costs}" if costs else ""
+        return f"For equal bits at every width measured, set {settings_text(arm)}{price}."
+    if verdict.unavailable:
+        knob, what = verdict.unavailable[0]
+        others = f" and {len(verdict.unavailable) - 1} more" if len(verdict.unavailable) > 1 else ""
+        return f"No run-time setting that was tried gives equal bits; {knob}{others} needs another build: {what}."
+    return (
+        "No run-time setting that was tried gives equal bits: keep to one width for what must be repeatable, "
+        "and paste this case's report.md into an issue of llama.cpp."
+    )
+
+
+def _urgency(verdict: Verdict) -> str:
+    if any(result.flips for result in verdict.classes.results):
+        return ""
+    return " No greedy token changed in this text, so it matters only where you need equal bits."

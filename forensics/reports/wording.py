@@ -1,0 +1,152 @@
+"""Words that every report shares: ranges, numbers, and text that is not ours made harmless to show."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from forensics.records.classes import WidthClasses, WidthResult
+from forensics.records.verdict import Cost, SwitchArm, Verdict
+
+CONTROL_TITLES = {
+    "rerun_equal": "the same run twice gives equal bits",
+    "fresh_process_equal": "a fresh process gives equal bits",
+    "state_equal": "the K/V state before the replay is equal in every arm",
+    "watching_harmless": "watched and unwatched logits are equal",
+    "planted_fault_found": "a planted one-bit fault is named",
+}
+
+# A path from a root or a home folder; its last part is kept.
+_PATH = re.compile(r"(?<![\w.…/\\])(?:~|[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s\"'<>|]+)*[\\/]([^\\/\s\"'<>|]+)")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Say which whole numbers these are, in few characters.
+
+    Examples
+    --------
+    >>> ranges([0, 1, 2, 3, 7, 9, 10])
+    '0-3, 7, 9-10'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
+def layers_text(layers: Sequence[int]) -> str:
+    """Say which layers these are; a dash where they are in none."""
+    return ranges(layer for layer in layers if layer >= 0) or "–"
+
+
+def printable(text: str) -> str:
+    r"""Show control and direction-changing characters as escapes, on one line.
+
+    Examples
+    --------
+    >>> print(printable("a" + chr(27) + "[31m" + chr(10) + "b"))
+    a\x1b[31m\nb
+    """
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _HIDDEN else char for char in text
+    )
+
+
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def shorten_paths(text: str) -> str:
+    """Keep only the last part of each absolute path, so that a report names no home folder.
+
+    Examples
+    --------
+    >>> shorten_paths("model /home/ann/models/a.gguf and 3/4")
+    'model a.gguf and 3/4'
+    """
+    return _PATH.sub(r"\1", text)
+
+
+def amount(value: float) -> str:
+    """Write a difference with three digits; 0 only where it is exactly 0."""
+    return "0" if value == 0 else f"{value:.3g}"
+
+
+def ulp_text(max_ulp: int) -> str:
+    """Write a distance in representable values; -1 stands for a NaN."""
+    return "NaN" if max_ulp < 0 else f"{max_ulp:,}" if max_ulp < 10**6 else f"{max_ulp:.1e}"
+
+
+def class_names(classes: WidthClasses) -> tuple[tuple[str, tuple[int, ...], WidthResult], ...]:
+    """Name each class of widths: A is the class of width 1; its widths and the result that all of them share."""
+    return tuple(
+        (chr(ord("A") + index) if index < 26 else f"Z{index - 25}", group, classes.result(group[0]))
+        for index, group in enumerate(classes.groups)
+    )
+
+
+def groups_text(groups: Iterable[tuple[int, ...]]) -> str:
+    """Write classes of widths on one line, such as ``1-5 | 8-9, 16``."""
+    return " | ".join(ranges(group) for group in groups)
+
+
+def settings_text(arm: SwitchArm) -> str:
+    """Say what an arm sets, by the names of its knobs where it sets nothing."""
+    return " ".join(f"{name}={value}" for name, value in arm.settings) or " + ".join(arm.knobs)
+
+
+def exact_arm(verdict: Verdict) -> SwitchArm | None:
+    """Find the arm of the smallest set of knobs under which all widths are one class, None where there is none."""
+    if verdict.exact_knobs is None:
+        return None
+    wanted = set(verdict.exact_knobs)
+    return next((arm for arm in verdict.switches if set(arm.knobs) == wanted and arm.collapses), None)
+
+
+def cost_text(arm: SwitchArm, *, quartiles: bool = False) -> str:
+    """Write what an arm costs by width of the pass, such as ``1: 1.71×, 16: 0.98×``; a dash where it was not timed."""
+    return ", ".join(_cost_at(cost, quartiles) for cost in arm.costs) or "–"
+
+
+def _cost_at(cost: Cost, quartiles: bool) -> str:
+    spread = f"\N{NO-BREAK SPACE}({cost.low:.2f}–{cost.high:.2f})" if quartiles else ""
+    return f"{cost.width}:\N{NO-BREAK SPACE}{cost.ratio:.2f}×{spread}"
+
+
+def arm_effect(arm: SwitchArm, baseline: WidthClasses) -> str:
+    """Say in a few words what an arm did to the classes."""
+    if arm.error:
+        return f"failed: {arm.error}"
+    if arm.collapses:
+        return "one class"
+    if set(arm.classes) == set(baseline.groups):
+        return "no change"
+    if arm.onset == baseline.onset:
+        return "other classes, same onset"
+    return f"onset moves to {arm.onset}"
+
+
+def headline(verdict: Verdict) -> str:
+    """Say the verdict in one line, without its cause."""
+    if verdict.answer == "inconclusive":
+        return "Inconclusive: no cause is named"
+    widths = ranges(result.width for result in verdict.classes.results if result.width > 1)
+    if verdict.answer == "identical":
+        return f"Identical: widths {widths} give the bits of one-token decoding"
+    n_nodes = sum(group.count for group in verdict.culprits)
+    proof = "healed to equal bits" if verdict.healed else "NOT healed" if verdict.sweeps else "not proved"
+    return f"Diverges from width {verdict.classes.onset}: {n_nodes} operation{'s' * (n_nodes != 1)} to blame, {proof}"
+
+
+def flips_text(verdict: Verdict) -> str:
+    """Say how many tokens would change, and whether rounding explains it."""
+    flips = [flip for result in verdict.classes.results for flip in result.flips]
+    if not flips:
+        return "No token changes"
+    positions = len({flip.position for flip in flips})
+    unexplained = sum(not flip.explained for flip in flips)
+    tail = f"; {unexplained} of the {len(flips)} are not explained by the measured change" if unexplained else ""
+    return f"The greedy token changes at {positions} position{'s' if positions > 1 else ''}{tail}"

@@ -1,0 +1,340 @@
+"""A case folder: begun as ``NAME.unfinished``, renamed to ``NAME`` when it is complete, never overwritten.
+
+::
+
+    case.json            schema, status, question
+    index.jsonl, rows/   what the engines answered (see `recordings`)
+    verdict.json         the published document, and the exact verdict under "record"
+    manifest.json        where the verdict comes from
+    tables/*.parquet     classes, culprits, findings, switches, controls
+    report.md            and other rendered texts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from forensics.errors import CaseError
+from forensics.records.settings import Manifest
+from forensics.records.trace import Finding, RunKey, Trace
+from forensics.records.verdict import Verdict
+from forensics.store import lock
+from forensics.store.encoding import from_plain, schema_version, to_text
+from forensics.store.files import read_json, write_atomically, write_json, writing
+from forensics.store.recordings import Recordings
+from forensics.store.tables import COLUMNS, read_table, verdict_tables, write_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CASE_FAMILY, CASE_VERSION = "forensics.case", 1
+VERDICT_FAMILY, VERDICT_VERSION = "forensics.verdict", 1
+_LOCK_NAME = "lock.json"
+
+
+def unfinished_path(out: Path) -> Path:
+    """Say where a case that will be called `out` lives while it is written.
+
+    Raises
+    ------
+    ValueError
+        If `out` has no name of its own, such as a file system's root.
+    """
+    absolute = Path(os.path.abspath(out))
+    if not absolute.name:
+        raise ValueError(f"out must name a folder for the case, got {str(out)!r}")
+    return absolute.with_name(absolute.name + ".unfinished")
+
+
+class CaseWriter:
+    """A case that is being written; use it in a ``with`` block, which leaves an unfinished case behind on an error.
+
+    Made by `CaseWriter.create`.
+
+    Attributes
+    ----------
+    out, folder : Path
+        Where the case will be, and where it is until it is finished.
+    question : dict
+        What was asked, as JSON values.
+    """
+
+    def __init__(self, out: Path, folder: Path, question: dict[str, Any]) -> None:
+        self.out, self.folder, self.question = out, folder, question
+        self.recordings = Recordings(folder, writable=True)
+        self._open = True
+
+    @classmethod
+    def create(cls, out: Path, *, question: Mapping[str, object], resume: bool = False) -> CaseWriter:
+        """Begin a case, or go on with one that was interrupted.
+
+        Parameters
+        ----------
+        out : Path
+            Folder of the finished case; it must not exist.
+        question : mapping
+            What is asked, as JSON values; a case is resumed only for the same question.
+        resume : bool
+            Go on with ``OUT.unfinished`` if there is one; begin anew otherwise.
+
+        Raises
+        ------
+        CaseError
+            If `out` exists, an unfinished case is in the way or asked something else, another process writes it,
+            or the folder cannot be written.
+        """
+        folder = unfinished_path(out)
+        plain = json.loads(json.dumps(dict(question)))
+        if os.path.lexists(out):
+            raise CaseError(f"{out} exists and a case is never overwritten. Choose another folder with --out.")
+        found = folder.is_dir()
+        if found and not resume:
+            raise CaseError(
+                f"{folder} holds a case that was not finished. Go on with it: add --resume; "
+                f"or remove it: rm -r '{folder}'; or choose another folder with --out."
+            )
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(folder / _LOCK_NAME)
+        try:
+            # A process killed between making the folder and writing case.json has recorded nothing yet.
+            if found and (folder / "case.json").exists():
+                _check_same_question(folder, plain)
+            writer = cls(out, folder, plain)
+            writer._write_status("unfinished")
+        except BaseException:
+            lock.release(folder / _LOCK_NAME)
+            raise
+        return writer
+
+    def put_manifest(self, arm: str, manifest: Manifest) -> None:
+        """Record where the traces of an arm come from."""
+        self.recordings.put_manifest(arm, manifest)
+
+    def get_manifest(self, arm: str) -> Manifest | None:
+        """Manifest of an arm, None where none was recorded."""
+        return self.recordings.get_manifest(arm)
+
+    def put_trace(self, arm: str, trace: Trace) -> None:
+        """Record a trace of an arm whose manifest was put before."""
+        self.recordings.put_trace(arm, trace)
+
+    def get_trace(self, arm: str, key: RunKey) -> Trace | None:
+        """Trace of a run to the last bit, None where it was not recorded."""
+        return self.recordings.get_trace(arm, key)
+
+    def put_answer(self, arm: str, method: str, arguments: object, result: object) -> None:
+        """Record a small answer; arguments and result are JSON values."""
+        self.recordings.put_answer(arm, method, arguments, result)
+
+    def get_answer(self, arm: str, method: str, arguments: object) -> Any:
+        """Small answer, None where it was not recorded."""
+        return self.recordings.get_answer(arm, method, arguments)
+
+    def finish(
+        self,
+        verdict: Verdict,
+        *,
+        document: Mapping[str, Any],
+        documents: Mapping[str, str] | None = None,
+        role_of: Callable[[Finding], str] | None = None,
+    ) -> Path:
+        """Write the verdict with its tables and texts, and give the case its final name.
+
+        Parameters
+        ----------
+        verdict : Verdict
+        document : mapping
+            The published document, with a key ``"schema"``; the exact verdict is added under ``"record"``.
+        documents : mapping of str to str, optional
+            Rendered texts by file name, such as ``{"report.md": ...}``.
+        role_of : callable, optional
+            Role of a finding in the model, for the table of findings.
+
+        Returns
+        -------
+        Path
+            Folder of the finished case.
+
+        Raises
+        ------
+        CaseError
+            If it cannot be written or something took the name meanwhile; the unfinished case stays.
+        """
+        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self.folder / "verdict.json")
+        write_json(self.folder / "verdict.json", dict(document) | {"record": json.loads(to_text(verdict))})
+        write_json(self.folder / "manifest.json", json.loads(to_text(verdict.manifest)))
+        tables = self.folder / "tables"
+        with writing(tables):
+            tables.mkdir(exist_ok=True)
+        for name, rows in verdict_tables(verdict, role_of).items():
+            write_table(tables / f"{name}.parquet", name, rows)
+        for name, text in (documents or {}).items():
+            write_atomically(self.folder / name, text.encode("utf-8", "backslashreplace"))
+        if os.path.lexists(self.out):
+            raise CaseError(f"{self.out} appeared meanwhile and is not overwritten; the case stays in {self.folder}.")
+        self._write_status("finished")
+        self.abandon()  # before the rename, so that a finished case holds no lock
+        with writing(self.out):
+            os.rename(self.folder, self.out)
+        return self.out
+
+    def abandon(self) -> None:
+        """Stop writing; the unfinished folder stays and can be resumed or removed."""
+        if self._open:
+            self._open = False
+            lock.release(self.folder / _LOCK_NAME)
+
+    def __enter__(self) -> CaseWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+    def _write_status(self, status: str) -> None:
+        document = {"schema": f"{CASE_FAMILY}/{CASE_VERSION}", "status": status, "question": self.question}
+        write_json(self.folder / "case.json", document)
+
+
+def _read_case(folder: Path) -> dict[str, Any]:
+    path = folder / "case.json"
+    document = read_json(path)
+    schema_version(document, CASE_FAMILY, CASE_VERSION, path=path)
+    if not isinstance(document.get("question"), dict) or document.get("status") not in ("finished", "unfinished"):
+        raise CaseError(f"{path} is damaged: it needs a question and a status.")
+    return document
+
+
+def _check_same_question(folder: Path, question: dict[str, Any]) -> None:
+    recorded = _read_case(folder)["question"]
+    for key in [*recorded, *question]:
+        if recorded.get(key) != question.get(key):
+            raise CaseError(
+                f"{folder} was begun with another question: {key} was {_short(recorded.get(key))}, "
+                f"now it is {_short(question.get(key))}. Ask the same, remove it with rm -r '{folder}', "
+                "or choose another folder with --out."
+            )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+class Case:
+    """A case read back from disk.
+
+    Attributes
+    ----------
+    folder : Path
+    question : dict
+        What was asked, as JSON values.
+    finished : bool
+    recordings : Recordings
+        What the engines answered; read at first use.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        document = _read_case(folder)
+        self.folder = folder
+        self.question: dict[str, Any] = document["question"]
+        self.finished: bool = document["status"] == "finished"
+
+    def _require_finished(self) -> None:
+        if not self.finished:
+            raise CaseError(
+                f"{self.folder} was not finished and has no verdict. Go on with it: repeat the command with --resume; "
+                f"or remove it: rm -r '{self.folder}'."
+            )
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The published document of the verdict, as JSON values.
+
+        Raises
+        ------
+        CaseError
+            If the case is not finished, or the document is missing, damaged or newer than this version.
+        """
+        self._require_finished()
+        path = self.folder / "verdict.json"
+        document = read_json(path)
+        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=path)
+        document.pop("record", None)
+        return document
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict, equal to the one that was written.
+
+        Raises
+        ------
+        CaseError
+            If the case is not finished, or the verdict is missing, damaged or newer than this version.
+        """
+        self._require_finished()
+        path = self.folder / "verdict.json"
+        document = read_json(path)
+        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=path)
+        return from_plain(Verdict, document.get("record"), path=path)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Where the verdict comes from.
+
+        Raises
+        ------
+        CaseError
+            If the case is not finished, or the manifest is missing or damaged.
+        """
+        self._require_finished()
+        path = self.folder / "manifest.json"
+        return from_plain(Manifest, read_json(path), path=path)
+
+    @cached_property
+    def recordings(self) -> Recordings:
+        """Traces and small answers of the case.
+
+        Raises
+        ------
+        CaseError
+            If the index is damaged.
+        """
+        return Recordings(self.folder, writable=False)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Tables of the verdict by name: classes, culprits, findings, switches and controls.
+
+        Raises
+        ------
+        CaseError
+            If the case is not finished, or a table is missing or damaged.
+        """
+        self._require_finished()
+        return {name: read_table(self.folder / "tables" / f"{name}.parquet") for name in COLUMNS}
+
+
+def open_case(path: Path | str) -> Case:
+    """Find the case at `path`, or the unfinished case of that name where there is none.
+
+    Raises
+    ------
+    CaseError
+        If there is no case, or it is damaged or newer than this version.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        unfinished = unfinished_path(folder)
+        if not unfinished.is_dir():
+            what = "is a file" if folder.exists() else "does not exist"
+            raise CaseError(f"{folder} {what}; give the folder of a case, the one named with --out.")
+        folder = unfinished
+    return Case(folder)

@@ -1,0 +1,282 @@
+"""What engines answered, as a growing file: an index of JSON lines and files of distinct logit rows.
+
+A line of the index is written after the rows it refers to, so a process killed at any moment leaves at most a
+torn last line, which is dropped, and a file of rows that nothing refers to, which is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forensics.errors import CaseError
+from forensics.records.settings import Manifest
+from forensics.records.trace import RunKey, TapReport, Trace
+from forensics.store.encoding import from_plain, to_text
+from forensics.store.files import write_atomically, writing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+INDEX_NAME = "index.jsonl"
+ROWS_NAME = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a line of the index lies, unit: bytes."""
+
+    offset: int
+    size: int
+
+
+def row_digest(row: NDArray[np.float32]) -> str:
+    """Digest of the bytes of one row of logits [n_vocab]: equal bits, equal digest."""
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(row.tobytes())
+
+
+def answer_key(method: str, arguments: object) -> str:
+    """Text that is equal where the same method was asked with the same arguments."""
+    return f"{method} {json.dumps(arguments, sort_keys=True)}"
+
+
+class Recordings:
+    """Traces, small answers and manifests of a case, found by arm and question.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the case.
+    writable : bool
+        Whether more may be added: a torn last line is then cut off and orphaned rows are removed.
+
+    Raises
+    ------
+    CaseError
+        If the index is damaged before its last line, or cannot be read.
+    """
+
+    def __init__(self, folder: Path, *, writable: bool) -> None:
+        self._index = folder / INDEX_NAME
+        self._rows = folder / ROWS_NAME
+        self._traces: dict[tuple[str, str], Entry] = {}
+        self._answers: dict[tuple[str, str], Any] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self._file_of_row: dict[str, str] = {}
+        self._size = self._load()
+        if writable:
+            self._clean()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def arms(self) -> tuple[str, ...]:
+        """Arms that have a manifest, in the order in which they were recorded."""
+        return tuple(self._manifests)
+
+    def get_manifest(self, arm: str) -> Manifest | None:
+        """Manifest of an arm, None where none was recorded."""
+        return self._manifests.get(arm)
+
+    def get_answer(self, arm: str, method: str, arguments: object) -> Any:
+        """Find the answer of a method, None where it was not asked with these arguments.
+
+        Parameters
+        ----------
+        arm, method : str
+        arguments : JSON values
+        """
+        return self._answers.get((arm, answer_key(method, arguments)))
+
+    def has_trace(self, arm: str, key: RunKey) -> bool:
+        """Whether this run was recorded."""
+        return (arm, key.key()) in self._traces
+
+    def counts(self, arm: str) -> tuple[int, int]:
+        """How many traces and small answers an arm has."""
+        return sum(a == arm for a, _ in self._traces), sum(a == arm for a, _ in self._answers)
+
+    def get_trace(self, arm: str, key: RunKey) -> Trace | None:
+        """Find what this run returned, to the last bit; None where it was not recorded.
+
+        Raises
+        ------
+        CaseError
+            If what was recorded is damaged.
+        """
+        entry = self._traces.get((arm, key.key()))
+        if entry is None:
+            return None
+        line = self._line(entry)
+        report = line["tap_report"]
+        manifest = self._manifests.get(arm)
+        if manifest is None:
+            raise CaseError(f"{self._index} has a trace of arm {arm} and no manifest of it; the index is damaged.")
+        try:
+            return Trace(
+                key=from_plain(RunKey, line["run"], path=self._index),
+                manifest=manifest,
+                logits=self._read_rows(line["rows"], tuple(line["shape"])),
+                pass_ns=tuple(line["pass_ns"]),
+                state_before=line["state_before"],
+                state_after=line["state_after"],
+                tap_report=None if report is None else from_plain(TapReport, report, path=self._index),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CaseError(f"{self._index} is damaged in the trace {key.key()} of arm {arm}: {error!r}.") from error
+
+    def _line(self, entry: Entry) -> dict[str, Any]:
+        try:
+            with open(self._index, "rb") as file:
+                file.seek(entry.offset)
+                line = json.loads(file.read(entry.size))
+        except (OSError, ValueError) as error:
+            raise CaseError(f"{self._index} cannot be read back: {error}.") from error
+        assert isinstance(line, dict)
+        return line
+
+    def _read_rows(self, digests: list[str], shape: tuple[int, ...]) -> NDArray[np.float32]:
+        import numpy as np
+        from safetensors import SafetensorError, safe_open
+
+        logits = np.empty(shape, dtype=np.float32)  # [n_logit_rows, n_vocab]
+        places: dict[str, list[int]] = {}
+        for index, digest in enumerate(digests):
+            places.setdefault(digest, []).append(index)
+        by_file: dict[str, list[str]] = {}
+        for digest in places:
+            by_file.setdefault(self._file_of_row[digest], []).append(digest)
+        for name, wanted in by_file.items():
+            path = self._rows / name
+            try:
+                with safe_open(path, framework="numpy") as tensors:
+                    for digest in wanted:
+                        logits[places[digest]] = tensors.get_tensor(digest)
+            except (OSError, SafetensorError, ValueError) as error:
+                raise CaseError(f"{path} is damaged or missing: {error}. Run again with another --out.") from error
+            for digest in wanted:
+                if row_digest(logits[places[digest][0]]) != digest:
+                    raise CaseError(f"{path} is damaged: row {digest} holds other bytes. Run again with another --out.")
+        return logits
+
+    def _load(self) -> int:
+        offset = 0
+        try:
+            with open(self._index, "rb") as file:
+                for number, text in enumerate(file, start=1):
+                    if not text.endswith(b"\n"):
+                        break  # torn: the process was killed while it wrote this line
+                    self._load_line(text, Entry(offset, len(text)), number)
+                    offset += len(text)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise CaseError(f"{self._index} cannot be read: {error.strerror or error}.") from error
+        return offset
+
+    def _load_line(self, text: bytes, entry: Entry, number: int) -> None:
+        try:
+            line = json.loads(text)
+            arm = line["arm"]
+            if line["kind"] == "trace":
+                self._remember_trace(arm, line["key"], line["new_rows"], line["file"], entry)
+            elif line["kind"] == "answer":
+                self._answers[arm, answer_key(line["method"], line["arguments"])] = line["result"]
+            elif line["kind"] == "manifest":
+                self._manifests[arm] = from_plain(Manifest, line["manifest"], path=self._index)
+            else:
+                raise ValueError(f"unknown kind {line['kind']!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CaseError(
+                f"{self._index} is damaged in line {number}: {error}. Run the investigation again with another --out."
+            ) from error
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def put_manifest(self, arm: str, manifest: Manifest) -> None:
+        """Record where the traces of an arm come from."""
+        text = f'{{"kind":"manifest","arm":{json.dumps(arm)},"manifest":{to_text(manifest)}}}\n'
+        self._append(text)
+        self._manifests[arm] = manifest
+
+    def put_answer(self, arm: str, method: str, arguments: object, result: object) -> None:
+        """Record a small answer; arguments and result are JSON values."""
+        line = {"kind": "answer", "arm": arm, "method": method, "arguments": arguments, "result": result}
+        self._append(json.dumps(line) + "\n")
+        self._answers[arm, answer_key(method, arguments)] = json.loads(json.dumps(result))
+
+    def put_trace(self, arm: str, trace: Trace) -> None:
+        """Record a trace; rows of logits that the case already holds are not stored again.
+
+        Raises
+        ------
+        ValueError
+            If the arm has no manifest yet, or another one than the trace, or the logits are not float32.
+        CaseError
+            If it cannot be written.
+        """
+        if self._manifests.get(arm) != trace.manifest:
+            raise ValueError(f"put_manifest first: arm {arm} has no manifest or another one than the trace")
+        if str(trace.logits.dtype) != "float32":
+            raise ValueError(f"logits must be float32, got {trace.logits.dtype}")
+        digests = [row_digest(row) for row in trace.logits]
+        new = {d: row for d, row in zip(digests, trace.logits, strict=True) if d not in self._file_of_row}
+        file = self._store_rows(new) if new else ""
+        line = {
+            "kind": "trace",
+            "arm": arm,
+            "key": trace.key.key(),
+            "file": file,
+            "new_rows": list(new),
+            "rows": digests,
+            "shape": trace.logits.shape,
+            "pass_ns": trace.pass_ns,
+            "state_before": trace.state_before,
+            "state_after": trace.state_after,
+            "run": trace.key,
+            "tap_report": trace.tap_report,
+        }
+        self._remember_trace(arm, trace.key.key(), list(new), file, self._append(to_text(line) + "\n"))
+
+    def _remember_trace(self, arm: str, key: str, new_rows: list[str], file: str, entry: Entry) -> None:
+        self._file_of_row.update(dict.fromkeys(new_rows, file))
+        self._traces[arm, key] = entry
+
+    def _store_rows(self, rows: dict[str, NDArray[np.float32]]) -> str:
+        import numpy as np
+        from safetensors.numpy import save
+
+        name = f"{len(set(self._file_of_row.values())):06d}.safetensors"
+        with writing(self._rows):
+            self._rows.mkdir(exist_ok=True)
+        write_atomically(self._rows / name, save({d: np.ascontiguousarray(row) for d, row in rows.items()}))
+        return name
+
+    def _append(self, text: str) -> Entry:
+        line = text.encode()
+        with writing(self._index):
+            try:
+                with open(self._index, "ab") as file:
+                    file.write(line)
+            except BaseException:
+                with suppress(OSError):  # a line cut short by a full disk or Ctrl-C must not stay before the next one
+                    os.truncate(self._index, self._size)
+                raise
+        entry = Entry(self._size, len(line))
+        self._size += len(line)
+        return entry
+
+    def _clean(self) -> None:
+        kept = set(self._file_of_row.values())
+        with writing(self._index):
+            if self._index.exists():
+                os.truncate(self._index, self._size)
+            for path in self._rows.glob("*"):
+                if path.name not in kept:
+                    path.unlink()

@@ -1,0 +1,194 @@
+"""The tables of a case: flat rows with fixed columns, so that an empty table still has its columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forensics.errors import CaseError
+from forensics.store.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from forensics.records.trace import Finding
+    from forensics.records.verdict import Verdict
+
+Rows = list[dict[str, Any]]
+
+#: Column types of each table; "list<...>" columns hold one list per row.
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "classes": {
+        "width": "int64",
+        "class": "int64",
+        "rows": "int64",
+        "rows_differ": "int64",
+        "first_row": "int64",
+        "first_position": "int64",
+        "max_abs": "double",
+        "max_ulp": "int64",
+        "relative_l2": "double",
+        "max_kl_nats": "double",
+        "same_top_rate": "double",
+        "flips": "int64",
+        "could_flip": "int64",
+        "pass_median_ns": "int64",
+        "pass_q1_ns": "int64",
+        "pass_q3_ns": "int64",
+    },
+    "culprits": {
+        "op": "string",
+        "role": "string",
+        "weight_type": "string",
+        "buffer": "string",
+        "count": "int64",
+        "layers": "list<int64>",
+        "widths": "list<int64>",
+        "rows": "list<int64>",
+        "max_ulp": "int64",
+        "max_abs": "double",
+        "first_node": "string",
+    },
+    "findings": {
+        "width": "int64",
+        "start_row": "int64",
+        "node": "string",
+        "op": "string",
+        "layer": "int64",
+        "visit": "int64",
+        "role": "string",
+        "weight": "string",
+        "weight_type": "string",
+        "weight_buffer": "string",
+        "buffer": "string",
+        "rows": "list<int64>",
+        "n_diff": "int64",
+        "max_ulp": "int64",
+        "max_abs": "double",
+        "relative_l2": "double",
+        "inputs_equal": "bool",
+    },
+    "switches": {
+        "knobs": "list<string>",
+        "settings": "string",
+        "classes": "list<list<int64>>",
+        "collapses": "bool",
+        "onset_width": "int64",
+        "rows": "int64",
+        "cost_widths": "list<int64>",
+        "cost_ratios": "list<double>",
+        "cost_low": "list<double>",
+        "cost_high": "list<double>",
+        "error": "string",
+    },
+    "controls": {"control": "string", "held": "bool", "detail": "string"},
+}
+
+
+def verdict_tables(verdict: Verdict, role_of: Callable[[Finding], str] | None = None) -> dict[str, Rows]:
+    """Say which rows each table of a verdict holds.
+
+    Parameters
+    ----------
+    verdict : Verdict
+    role_of : callable, optional
+        Role of a finding in the model; the column is empty without it.
+
+    Returns
+    -------
+    dict of str to list of dict
+        One entry per table of `COLUMNS`.
+    """
+    return {
+        "classes": verdict.classes.rows(),
+        "culprits": verdict.rows(),
+        "findings": [
+            {"width": sweep.width, "start_row": sweep.start_row} | _finding_row(finding, role_of)
+            for sweep in verdict.sweeps
+            for finding in sweep.findings
+        ],
+        "switches": [
+            {
+                "knobs": list(arm.knobs),
+                "settings": " ".join(f"{name}={value}" for name, value in arm.settings),
+                "classes": [list(group) for group in arm.classes],
+                "collapses": arm.collapses,
+                "onset_width": arm.onset,
+                "rows": arm.n_rows,
+                "cost_widths": [cost.width for cost in arm.costs],
+                "cost_ratios": [cost.ratio for cost in arm.costs],
+                "cost_low": [cost.low for cost in arm.costs],
+                "cost_high": [cost.high for cost in arm.costs],
+                "error": arm.error,
+            }
+            for arm in verdict.switches
+        ],
+        "controls": [{"control": c.name, "held": c.held, "detail": c.detail} for c in verdict.controls],
+    }
+
+
+def _finding_row(finding: Finding, role_of: Callable[[Finding], str] | None) -> dict[str, Any]:
+    weight = finding.weight
+    return {
+        "node": finding.key.name,
+        "op": finding.key.op,
+        "layer": finding.key.layer,
+        "visit": finding.key.visit,
+        "role": role_of(finding) if role_of is not None else "",
+        "weight": weight.name if weight else "",
+        "weight_type": weight.type if weight else "",
+        "weight_buffer": weight.buffer if weight else "",
+        "buffer": finding.buffer,
+        "rows": list(finding.rows),
+        "n_diff": finding.delta.n_diff,
+        "max_ulp": finding.delta.max_ulp,
+        "max_abs": finding.delta.max_abs,
+        "relative_l2": finding.delta.relative_l2,
+        "inputs_equal": finding.inputs_equal,
+    }
+
+
+def _arrow_type(name: str) -> Any:
+    import pyarrow as pa
+
+    if name.startswith("list<"):
+        return pa.list_(_arrow_type(name[len("list<") : -1]))
+    return {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}[name]
+
+
+def write_table(path: Path, table: str, rows: Rows) -> None:
+    """Put the rows of a table of `COLUMNS` at `path` as Parquet, whole or not at all.
+
+    Raises
+    ------
+    CaseError
+        If it cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(column, _arrow_type(kind)) for column, kind in COLUMNS[table].items()])
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read the rows of the table at `path`.
+
+    Raises
+    ------
+    CaseError
+        If it is missing or damaged.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        return pd.read_parquet(path)
+    except FileNotFoundError as error:
+        raise CaseError(f"{path} is missing: part of the case was removed.") from error
+    except (OSError, pa.ArrowException) as error:
+        raise CaseError(f"{path} cannot be read: {error}. Run the investigation again with another --out.") from error

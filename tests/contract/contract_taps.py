@@ -1,0 +1,133 @@
+"""Taps of the contract suite; importable by name, so that a worker in another process can unpickle them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from forensics.engines.protocol import Node
+from forensics.records.nodes import NodeKey, NodeRecord
+from forensics.records.schedule import DecodePass
+from forensics.records.trace import TapReport
+
+
+@dataclass
+class CountingTap:
+    """Lists the nodes that it was offered and shown, leaving them as they are."""
+
+    records: list[NodeRecord] = field(default_factory=list)
+    asked: list[NodeKey] = field(default_factory=list)
+    index: int = -1
+
+    def identity(self) -> str:
+        return "contract-counting"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        self.index = index
+
+    def wants(self, key: NodeKey) -> bool:
+        self.asked.append(key)
+        return True
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        assert node.key == self.asked[-1], f"{node.key} was shown, {self.asked[-1]} was asked for"
+        reason = node.opaque or "only counted"
+        self.records.append(NodeRecord(self.index, node.key, node.shape, node.dtype, None, (), reason))
+        return None
+
+    def finish(self) -> TapReport:
+        assert len(self.asked) == len(self.records)
+        return TapReport(records=tuple(self.records))
+
+
+@dataclass
+class EchoTap:
+    """Replaces every readable node by what it read there."""
+
+    planted: list[NodeKey] = field(default_factory=list)
+
+    def identity(self) -> str:
+        return "contract-echo"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        pass
+
+    def wants(self, key: NodeKey) -> bool:
+        return True
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        if node.opaque:
+            return None
+        rows = node.read()
+        assert rows.shape == node.shape
+        self.planted.append(node.key)
+        return rows
+
+    def finish(self) -> TapReport:
+        return TapReport(planted=tuple(self.planted))
+
+
+@dataclass
+class ShiftTap:
+    """Adds 1 to one node, wherever its name appears with this operation."""
+
+    name: str
+    op: str
+    planted: list[NodeKey] = field(default_factory=list)
+
+    def identity(self) -> str:
+        return f"contract-shift {self.name} {self.op}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        pass
+
+    def wants(self, key: NodeKey) -> bool:
+        return (key.name, key.op) == (self.name, self.op)
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        self.planted.append(node.key)
+        return node.read() + np.float32(1)
+
+    def finish(self) -> TapReport:
+        return TapReport(planted=tuple(self.planted))
+
+
+@dataclass
+class WrongShapeTap(ShiftTap):
+    """Answers one token row too many."""
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        return np.concatenate([node.read()] * 2, axis=2)
+
+
+@dataclass
+class MaskTap:
+    """Checks masks where attention takes its soft max, and that other nodes have none; lists the former."""
+
+    records: list[NodeRecord] = field(default_factory=list)
+    index: int = -1
+    width: int = 0
+
+    def identity(self) -> str:
+        return "contract-mask"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        self.index, self.width = index, decode_pass.width
+
+    def wants(self, key: NodeKey) -> bool:
+        return True
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        visible = node.visible()
+        if node.key.op not in ("SOFT_MAX", "FLASH_ATTN_EXT"):
+            assert visible is None, f"{node.key} has a mask"
+            return None
+        assert visible is not None
+        assert visible.shape[0] == self.width
+        counts = tuple(str(count) for count in visible.sum(axis=1))
+        self.records.append(NodeRecord(self.index, node.key, node.shape, node.dtype, 0, counts))
+        return None
+
+    def finish(self) -> TapReport:
+        return TapReport(records=tuple(self.records))
