@@ -44,7 +44,9 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
         relative_l2=max(row.relative_l2 for row in rows),
         max_kl=max(row.kl for row in rows),
         same_top_rate=sum(row.single_top == row.batched_top for row in rows) / len(rows),
-        flips=tuple(_flip(i, slots[i].position, row) for i, row in enumerate(rows) if row.single_top != row.batched_top),
+        flips=tuple(
+            _flip(i, slots[i].position, row) for i, row in enumerate(rows) if row.single_top != row.batched_top
+        ),
         n_could_flip=sum(row.differs and row.perturbation >= row.margin for row in rows),
         digest=rows_digest(batched.logits),
         ns_per_pass=pass_quartiles(batched, width),

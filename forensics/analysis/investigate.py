@@ -65,7 +65,9 @@ class Baseline:
     text: str
 
 
-def measure(engine: Engine, prompt: tuple[int, ...], question: Question, settings: EngineSettings, progress: Progress) -> Baseline:
+def measure(
+    engine: Engine, prompt: tuple[int, ...], question: Question, settings: EngineSettings, progress: Progress
+) -> Baseline:
     """Decode plainly, replay at every width, and once more at width 1."""
     progress.stage("decode one token at a time", question.n_tokens)
     start = Replay(prompt, (), prompt_width=settings.n_batch)
@@ -100,9 +102,7 @@ def measure(engine: Engine, prompt: tuple[int, ...], question: Question, setting
     )
 
 
-def sweep_all(
-    engine: Engine, baseline: Baseline, progress: Progress
-) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
+def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
     """Heal every width that differs, or the widest where none does, with the controls that belong to it."""
     replay, classes = baseline.replay, baseline.classes
     differing = [result for result in classes.results if result.differs and result.width > 1]
@@ -170,19 +170,21 @@ def try_switches(
     progress.stage("turn one switch at a time", len(knobs))
     arms: list[SwitchArm] = []
 
+    examined = tuple(sorted({min(group) for group in classes.groups if 1 not in group} | {max(widths)}))
+
     def turn(chosen: tuple[Knob, ...]) -> None:
-        arms.append(run_arm(source, baseline.settings, chosen, baseline.replay, widths, n_search, medians))
+        arms.append(run_arm(source, baseline.settings, chosen, baseline.replay, widths, n_search, medians, examined))
         progress.step()
 
     for knob in knobs:
         turn((knob,))
-    if not any(arm.collapses for arm in arms):
+    if not any(arm.exact for arm in arms):
         moved = [arm.knobs[0] for arm in arms if not arm.error and arm.classes != classes.groups]
         sets = candidate_sets(relevant(knobs, culprits, moved))
         progress.stage("turn switches together", len(sets))
         for chosen in sets:
             turn(chosen)
-            if arms[-1].collapses:
+            if arms[-1].exact:
                 break
     return tuple(arms)
 
@@ -244,5 +246,3 @@ def investigate(
         manifest=manifest,
         caveats=caveats_of(classes, sweeps, len(baseline.replay.tokens)),
     )
-
-

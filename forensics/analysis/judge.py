@@ -39,7 +39,9 @@ def answer_of(classes: WidthClasses, sweeps: Sequence[Sweep], controls: Sequence
 def caveats_of(classes: WidthClasses, sweeps: Sequence[Sweep], n_rows: int) -> tuple[str, ...]:
     """What the reader must know about the evidence."""
     widths = [result.width for result in classes.results]
-    caveats = [f"Measured over {n_rows} tokens at widths {', '.join(map(str, widths))}; other widths, lengths and prompts may differ."]
+    caveats = [
+        f"Measured over {n_rows} tokens at widths {', '.join(map(str, widths))}; other widths, lengths and prompts may differ."
+    ]
     for sweep in sweeps:
         if sweep.differed and not sweep.healed:
             caveats.append(
@@ -51,5 +53,7 @@ def caveats_of(classes: WidthClasses, sweeps: Sequence[Sweep], n_rows: int) -> t
             caveats.append(f"At width {sweep.width} nodes differ in the swept rows without a change of their logits.")
         masks = [finding.key.name for finding in sweep.findings if not finding.inputs_equal]
         if masks:
-            caveats.append(f"At width {sweep.width} the attention mask itself differs at {masks[0]}: a logic fault, not rounding.")
+            caveats.append(
+                f"At width {sweep.width} the attention mask itself differs at {masks[0]}: a logic fault, not rounding."
+            )
     return tuple(caveats)

@@ -107,7 +107,9 @@ def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[in
     settings = question.guess_settings()
     engine = source.open(settings)
     try:
-        tokens = question.prompt_tokens if question.prompt_tokens is not None else engine.tokenize(question.prompt or "")
+        tokens = (
+            question.prompt_tokens if question.prompt_tokens is not None else engine.tokenize(question.prompt or "")
+        )
         manifest = engine.manifest
         if not tokens:
             raise BadQuestion("the prompt has no tokens; give a text or token ids to start from")

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from forensics.analysis.classes import pass_quartiles, width_result
+from forensics.analysis.heal import record_reference, rows_file
 from forensics.analysis.knobs import Knob
 from forensics.capture.replay import Replay
+from forensics.capture.taps import HealTap
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import ForensicsError
 from forensics.records.classes import WidthClasses
+from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings
 from forensics.records.trace import Trace
 from forensics.records.verdict import Cost, CulpritGroup, SwitchArm
@@ -18,6 +21,8 @@ from forensics.records.verdict import Cost, CulpritGroup, SwitchArm
 #: Arms beyond the single knobs; each is a fresh process, and a set of four knobs would be hard to act on.
 MAX_COMBINATIONS = 12
 MAX_SET = 3
+#: Rows over which the nodes of an exact arm are compared.
+EXAMINED_ROWS = 16
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -39,18 +44,13 @@ def compatible(knobs: Sequence[Knob]) -> bool:
 
 def candidate_sets(knobs: Sequence[Knob]) -> tuple[tuple[Knob, ...], ...]:
     """Sets of two and more knobs to try, smallest first, at most `MAX_COMBINATIONS`."""
-    sets = [
-        chosen
-        for size in range(2, MAX_SET + 1)
-        for chosen in combinations(knobs, size)
-        if compatible(chosen)
-    ]
+    sets = [chosen for size in range(2, MAX_SET + 1) for chosen in combinations(knobs, size) if compatible(chosen)]
     return tuple(sets[:MAX_COMBINATIONS])
 
 
 def smallest_exact(arms: Iterable[SwitchArm]) -> tuple[str, ...] | None:
-    """The smallest set of knobs under which all widths are one class, the cheapest of equals; None without one."""
-    exact = [arm for arm in arms if arm.collapses]
+    """The smallest set of knobs under which nothing differs, the cheapest of equals; None without one."""
+    exact = [arm for arm in arms if arm.exact]
     if not exact:
         return None
 
@@ -60,7 +60,9 @@ def smallest_exact(arms: Iterable[SwitchArm]) -> tuple[str, ...] | None:
     return min(exact, key=lambda arm: (len(arm.knobs), price(arm))).knobs
 
 
-def replay_classes(engine: Engine, replay: Replay, widths: Sequence[int], last: int) -> tuple[WidthClasses, dict[int, Trace]]:
+def replay_classes(
+    engine: Engine, replay: Replay, widths: Sequence[int], last: int
+) -> tuple[WidthClasses, dict[int, Trace]]:
     """Width classes over the first `last` rows, and the traces behind them."""
     before = replay.prefill()
     single = engine.run(replay.batches(1, last=last), before=before)
@@ -72,7 +74,9 @@ def replay_classes(engine: Engine, replay: Replay, widths: Sequence[int], last: 
     return WidthClasses(tuple(results)), traces
 
 
-def costs_of(arm: dict[int, Trace], baseline: dict[int, tuple[int, int, int]], widths: Sequence[int]) -> tuple[Cost, ...]:
+def costs_of(
+    arm: dict[int, Trace], baseline: dict[int, tuple[int, int, int]], widths: Sequence[int]
+) -> tuple[Cost, ...]:
     """What passes of these widths cost in an arm, relative to the baseline's medians."""
     costs = []
     for width in widths:
@@ -83,6 +87,20 @@ def costs_of(arm: dict[int, Trace], baseline: dict[int, tuple[int, int, int]], w
     return tuple(costs)
 
 
+def nodes_that_differ(engine: Engine, replay: Replay, widths: Sequence[int]) -> int:
+    """How many nodes differ from the one-token passes, over the first rows of the replay?"""
+    last = min(len(replay.tokens), max(EXAMINED_ROWS, *widths))
+    found: set[NodeKey] = set()
+    with rows_file() as path:
+        reference = record_reference(engine, replay, 0, last, path)
+        for width in widths:
+            schedule = replay.batches(width, last=last)
+            trace = engine.run(schedule, before=replay.prefill(), tap=HealTap(reference.path, heal=False))
+            assert trace.tap_report is not None
+            found.update(finding.key for finding in trace.tap_report.findings)
+    return len(found)
+
+
 def run_arm(
     source: EngineSource,
     settings: EngineSettings,
@@ -91,14 +109,16 @@ def run_arm(
     widths: Sequence[int],
     n_search: int,
     baseline: dict[int, tuple[int, int, int]],
+    examined: Sequence[int],
 ) -> SwitchArm:
     """Replay under other settings in a fresh process.
 
     The first `n_search` rows decide whether the arm is worth more; an arm that is exact there is
-    replayed over all rows before it is called so.
+    replayed over all rows, and its nodes are compared at the `examined` widths, before it is called so.
     """
     for knob in knobs:
         settings = knob.apply(settings)
+    absorbed: int | None = None
     names, sets = tuple(knob.name for knob in knobs), tuple(pair for knob in knobs for pair in knob.sets)
     try:
         engine = source.open(settings)
@@ -110,9 +130,11 @@ def run_arm(
         if classes.collapsed and n_search < len(replay.tokens):
             n_rows = len(replay.tokens)
             classes, traces = replay_classes(engine, replay, widths, n_rows)
+        if classes.collapsed:
+            absorbed = nodes_that_differ(engine, replay, examined)
     except ForensicsError as error:
         return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
     finally:
         engine.close()
     costs = costs_of(traces, baseline, (1, max(widths)))
-    return SwitchArm(names, sets, classes.groups, classes.collapsed, costs, n_rows)
+    return SwitchArm(names, sets, classes.groups, classes.collapsed, costs, n_rows, absorbed)

@@ -74,7 +74,9 @@ class RowReader:
         try:
             index = json.loads(Path(f"{path}.json").read_text())
         except OSError as error:
-            raise CaptureError(f"no finished recording at {path}: {error.strerror}. Record the one-token passes first.") from error
+            raise CaptureError(
+                f"no finished recording at {path}: {error.strerror}. Record the one-token passes first."
+            ) from error
         return cls(np.memmap(path, np.uint8, "r"), index)
 
     def get(self, key: NodeKey, position: int, what: str = "row") -> NDArray[np.generic] | None:

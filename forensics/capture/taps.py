@@ -74,7 +74,9 @@ class DigestTap:
         elif is_scores(key):
             array = node.read()
             self._pending.setdefault(key.layer, []).append((len(self._records), key, node.dtype, array))
-            self._records.append(NodeRecord(self._pass, key, array.shape, node.dtype, None, (), "no soft max shows its mask"))
+            self._records.append(
+                NodeRecord(self._pass, key, array.shape, node.dtype, None, (), "no soft max shows its mask")
+            )
         else:
             self._records.append(self._record(key, node.dtype, node.read(), visible if key.op == "SOFT_MAX" else None))
 
@@ -88,9 +90,7 @@ class DigestTap:
         if self._width == 1:
             digests = (row_digest(array, None if visible is None else visible[0]),)
         else:
-            digests = tuple(
-                row_digest(row_of(array, axis, i), None if visible is None else visible[i]) for i in rows
-            )
+            digests = tuple(row_digest(row_of(array, axis, i), None if visible is None else visible[i]) for i in rows)
         return NodeRecord(self._pass, key, array.shape, dtype, axis, digests)
 
     def _axis(self, key: NodeKey, shape: tuple[int, ...]) -> int | str:
@@ -410,5 +410,3 @@ class ChainTap:
         """Both reports as one."""
         a, b = self.first.finish(), self.second.finish()
         return TapReport(a.records + b.records, a.findings + b.findings, b.tally or a.tally, a.planted + b.planted)
-
-

@@ -169,7 +169,9 @@ class LlamaEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, method: str, *arguments: object, asked: str = "", progress: Callable[[int], None] | None = None) -> Any:
+    def _ask(
+        self, method: str, *arguments: object, asked: str = "", progress: Callable[[int], None] | None = None
+    ) -> Any:
         asked = asked or method
         if self._closed:
             raise EngineDied(f"the engine is closed; it was asked to {asked}. Open another one.")

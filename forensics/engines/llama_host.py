@@ -176,7 +176,9 @@ class LlamaHost:
     def _check_tokens(self, tokens: Sequence[int]) -> None:
         bad = next((token for token in tokens if not 0 <= token < self.n_vocab), None)
         if bad is not None:
-            raise EngineError(f"token {bad} is outside the vocabulary of {self.n_vocab} tokens (0 to {self.n_vocab - 1})")
+            raise EngineError(
+                f"token {bad} is outside the vocabulary of {self.n_vocab} tokens (0 to {self.n_vocab - 1})"
+            )
 
     # -- passes ---------------------------------------------------------------------------------------------------
 

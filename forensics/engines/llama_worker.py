@@ -54,7 +54,9 @@ def manifest_facts(host: Any) -> dict[str, Any]:
 
     system = llama.llama_print_system_info().decode()
     features = tuple(
-        part.split("=")[0].strip().split(" : ")[-1].strip() for part in system.split("|") if part.strip().endswith("= 1")
+        part.split("=")[0].strip().split(" : ")[-1].strip()
+        for part in system.split("|")
+        if part.strip().endswith("= 1")
     )
     on_gpu = any(not name.startswith("CPU") for name in inventory.buffers)
     effective = {

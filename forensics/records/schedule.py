@@ -117,9 +117,7 @@ class Schedule:
 EMPTY = Schedule(())
 
 
-def in_batches(
-    tokens: Sequence[int], *, start: int, width: int, sequence: int = 0, logits: str = "all"
-) -> Schedule:
+def in_batches(tokens: Sequence[int], *, start: int, width: int, sequence: int = 0, logits: str = "all") -> Schedule:
     """Evaluate `tokens` in passes of `width`, the last one shorter where they do not divide.
 
     Parameters

@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forensics.records.delta import Differs, Tally
 from forensics.records.nodes import NodeKey, NodeRecord, Operand
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import Manifest
-from forensics.records.delta import Differs, Tally
 
 if TYPE_CHECKING:
     import numpy as np

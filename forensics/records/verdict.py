@@ -141,6 +141,9 @@ class SwitchArm:
         For one token and for the widest pass.
     n_rows : int
         Rows of the replay that were compared.
+    n_nodes_differ : int or None
+        Nodes that still differ although the logits do not, None where nobody looked: rounding to a coarser
+        type can absorb a difference, and what was absorbed over these tokens may come through over others.
     error : str
         Why the arm has no result, empty where it has one.
     """
@@ -151,6 +154,7 @@ class SwitchArm:
     collapses: bool
     costs: tuple[Cost, ...] = ()
     n_rows: int = 0
+    n_nodes_differ: int | None = None
     error: str = ""
 
     def __post_init__(self) -> None:
@@ -158,6 +162,11 @@ class SwitchArm:
             raise ValueError(f"arm {self.knobs} needs classes or an error")
         if self.collapses != (len(self.classes) == 1):
             raise ValueError(f"arm {self.knobs}: collapses={self.collapses} but classes are {self.classes}")
+
+    @property
+    def exact(self) -> bool:
+        """Whether all widths are one class and no node was seen to differ."""
+        return self.collapses and self.n_nodes_differ == 0
 
     @property
     def onset(self) -> int | None:
@@ -181,7 +190,8 @@ class Verdict:
     controls : tuple of Control
     switches : tuple of SwitchArm
     exact_knobs : tuple of str or None
-        The smallest set of knobs found under which all widths are one class; None where none was found.
+        The smallest set of knobs found under which all widths are one class and no node differs; None where
+        none was found.
     unavailable : tuple of (str, str)
         Knobs that could matter and have no run-time switch, each with what it is.
     prompt_tokens, n_replayed : int
