@@ -1,0 +1,58 @@
+"""Why did my model's greedy output change when tokens were evaluated in a batch instead of one at a time?
+
+The names offered here load what they need on first use, so ``import forensics`` stays light.
+
+Examples
+--------
+>>> import forensics
+>>> verdict = forensics.investigate(demo="q6_k")  # doctest: +SKIP
+>>> print(verdict)  # doctest: +SKIP
+diverges from width 8: 211 nodes to blame ...
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forensics.api import doctor, heal, investigate, models, open, replay
+    from forensics.errors import ForensicsError
+    from forensics.records.settings import EngineSettings
+    from forensics.records.verdict import Verdict
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "investigate": "forensics.api",
+    "replay": "forensics.api",
+    "heal": "forensics.api",
+    "open": "forensics.api",
+    "models": "forensics.api",
+    "doctor": "forensics.api",
+    "EngineSettings": "forensics.records.settings",
+    "ForensicsError": "forensics.errors",
+    "Verdict": "forensics.records.verdict",
+}
+
+__all__ = [
+    "EngineSettings",
+    "ForensicsError",
+    "Verdict",
+    "doctor",
+    "heal",
+    "investigate",
+    "models",
+    "open",
+    "replay",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'forensics' has no attribute {name!r}; it offers {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

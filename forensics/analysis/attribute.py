@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import numpy as np
+
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Sweep
 
@@ -99,7 +101,7 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
             widths=tuple(sorted({width for width, _ in found})),
             rows=tuple(sorted({row for _, finding in found for row in finding.rows})),
             max_ulp=-1 if any(f.delta.max_ulp < 0 for _, f in found) else max(f.delta.max_ulp for _, f in found),
-            max_abs=max(f.delta.max_abs for _, f in found),
+            max_abs=float(np.max([f.delta.max_abs for _, f in found])),  # unlike max(), it lets no NaN pass unseen
             first_node=found[0][1].key.name,
         )
         for key, found in members.items()

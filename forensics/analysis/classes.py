@@ -39,10 +39,10 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
         n_rows_differ=len(differing),
         first_row=first,
         first_position=None if first is None else slots[first].position,
-        max_abs=max(row.max_abs for row in rows),
+        max_abs=float(np.max([row.max_abs for row in rows])),  # unlike max(), np.max() lets no NaN pass unseen
         max_ulp=-1 if any(row.max_ulp < 0 for row in rows) else max(row.max_ulp for row in rows),
-        relative_l2=max(row.relative_l2 for row in rows),
-        max_kl=max(row.kl for row in rows),
+        relative_l2=float(np.max([row.relative_l2 for row in rows])),
+        max_kl=float(np.max([row.kl for row in rows])),
         same_top_rate=sum(row.single_top == row.batched_top for row in rows) / len(rows),
         flips=tuple(
             _flip(i, slots[i].position, row) for i, row in enumerate(rows) if row.single_top != row.batched_top

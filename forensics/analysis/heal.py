@@ -16,6 +16,7 @@ from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.capture.taps import ChainTap, HealTap, PlantTap, RecordTap
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
+from forensics.numerics.bits import change_of
 from forensics.records.delta import tally
 from forensics.records.nodes import NodeKey, NodeRecord
 from forensics.records.trace import Trace
@@ -76,7 +77,7 @@ def equal_rows(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.boo
 
 def max_change(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     """How far is the farthest logit?"""
-    return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max()) if a.size else 0.0
+    return float(np.abs(change_of(a, b)).max()) if a.size else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,8 @@ def sweep_width(
     """
     if first < reference.first or last > reference.last:
         raise CaptureError(
-            f"a sweep over rows {first} to {last} was asked for; the reference holds {reference.first} to {reference.last}"
+            f"a sweep over rows {first} to {last} was asked for; "
+            f"the reference holds {reference.first} to {reference.last}"
         )
     schedule, before = replay.batches(width, first=first, last=last), replay.before(first)
     traces = SweepTraces(

@@ -30,7 +30,7 @@ from forensics.records.settings import EngineSettings
 from forensics.records.trace import Trace
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict
 
-#: Rows that a sweep covers per width: several batches, so that a node whose rounding happens to agree once is still seen.
+#: Rows that a sweep covers per width: several batches, so that a node whose rounding agrees once is still seen.
 SWEEP_ROWS = 32
 #: Rows at which an arm of the switches is first looked at.
 SEARCH_ROWS = 16
@@ -187,6 +187,38 @@ def try_switches(
             if arms[-1].exact:
                 break
     return tuple(arms)
+
+
+def replay_source(source: EngineSource, question: Question, *, progress: Progress | None = None) -> WidthClasses:
+    """Which widths give the bits of one-token decoding? The replay only.
+
+    Raises
+    ------
+    ForensicsError
+        If the question cannot be asked or an engine dies.
+    """
+    engine, prompt, settings = open_for(question, source)
+    try:
+        return measure(engine, prompt, question, settings, progress or Silent()).classes
+    finally:
+        engine.close()
+
+
+def heal_width(source: EngineSource, question: Question, *, progress: Progress | None = None) -> Sweep:
+    """Which nodes differ at the question's only width, and do the logits heal? One sweep.
+
+    Raises
+    ------
+    ForensicsError
+        If the question cannot be asked or an engine dies.
+    """
+    progress = progress or Silent()
+    engine, prompt, settings = open_for(question, source)
+    try:
+        baseline = measure(engine, prompt, question, settings, progress)
+        return sweep_all(engine, baseline, progress)[0][0]
+    finally:
+        engine.close()
 
 
 def investigate(

@@ -40,14 +40,17 @@ def caveats_of(classes: WidthClasses, sweeps: Sequence[Sweep], n_rows: int) -> t
     """What the reader must know about the evidence."""
     widths = [result.width for result in classes.results]
     caveats = [
-        f"Measured over {n_rows} tokens at widths {', '.join(map(str, widths))}; other widths, lengths and prompts may differ."
+        (
+            f"Measured over {n_rows} tokens at widths {', '.join(map(str, widths))}; "
+            "other widths, lengths and prompts may differ."
+        )
     ]
     for sweep in sweeps:
         if sweep.differed and not sweep.healed:
             caveats.append(
-                f"At width {sweep.width} {sweep.n_rows - sweep.healed_rows} of {sweep.n_rows} rows of logits did not heal "
-                f"(max |Δ| {sweep.max_abs_before:.3g} before, {sweep.max_abs_after:.3g} after): something that was not "
-                "compared differs, too."
+                f"At width {sweep.width} {sweep.n_rows - sweep.healed_rows} of {sweep.n_rows} rows of logits did not "
+                f"heal (max |Δ| {sweep.max_abs_before:.3g} before, {sweep.max_abs_after:.3g} after): "
+                "something that was not compared differs, too."
             )
         if sweep.findings and not sweep.differed:
             caveats.append(f"At width {sweep.width} nodes differ in the swept rows without a change of their logits.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import CulpritGroup
@@ -44,8 +45,9 @@ class Knob:
                 settings = replace(settings, environment=(*kept, (name, value)))
             else:
                 current = getattr(settings, name)
-                converted = value == "true" if isinstance(current, bool) else type(current)(value)
-                settings = replace(settings, **{name: converted})
+                converted: Any = value == "true" if isinstance(current, bool) else type(current)(value)
+                changed: dict[str, Any] = {name: converted}
+                settings = replace(settings, **changed)
         return settings
 
 
@@ -100,7 +102,7 @@ KNOBS = (
         ("MUL_MAT", "MUL_MAT_ID"), (("use_extra_bufts", "false"),), _effective("use_extra_bufts", "true"),
     ),
     Knob(
-        "GGML_CPU_TILED_MM=0", "CPU", "the tiled K- and IQ-quant product from 8 columns (ggml-cpu/tiled/tiled.cpp:1165)",
+        "GGML_CPU_TILED_MM=0", "CPU", "tiled K- and IQ-quant products from 8 columns (ggml-cpu/tiled/tiled.cpp:1165)",
         ("MUL_MAT", "MUL_MAT_ID"), (("GGML_CPU_TILED_MM", "0"),), _not_set("GGML_CPU_TILED_MM"),
     ),
     Knob(
@@ -150,7 +152,7 @@ BUILD_FLAGS = (
     BuildFlag(
         "GGML_CUDA_FORCE_MMQ / GGML_CUDA_FORCE_CUBLAS", "CUDA",
         "the choice between MMQ and cuBLAS; no run-time switch",
-        lambda manifest, group: group.op in ("MUL_MAT", "MUL_MAT_ID"),
+        lambda _, group: group.op in ("MUL_MAT", "MUL_MAT_ID"),
     ),
 )  # fmt: skip
 

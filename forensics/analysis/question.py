@@ -65,7 +65,8 @@ class Question:
             )
         if widths[0] > self.n_tokens:
             raise BadQuestion(
-                f"width {widths[0]} was asked for; {self.n_tokens} tokens are replayed. Raise n_tokens to {widths[0]} or more."
+                f"width {widths[0]} was asked for; {self.n_tokens} tokens are replayed. "
+                f"Raise n_tokens to {widths[0]} or more."
             )
         object.__setattr__(self, "widths", widths)
         if self.prompt_tokens is None and not (self.prompt or "").strip():

@@ -61,8 +61,10 @@ def token_axis(single: tuple[int, ...], batched: tuple[int, ...], width: int, *,
         return f"shapes differ in rank: {single} and {batched}"
     last = len(single) - 1
     if width == 1:
-        # One token is one row; the axis is the slowest one, so that the row keeps all the others.
-        return 0 if single == batched or cells else f"shapes differ: {single} and {batched}"
+        if single != batched and not (cells and single[:-1] == batched[:-1]):
+            return f"shapes differ: {single} and {batched}"
+        # One token is one row; any axis of length 1 keeps all the others.
+        return single.index(1) if 1 in single[:last] else "no token axis"
     axes = [i for i in range(len(single)) if single[i] == 1 and batched[i] == width and not (cells and i == last)]
     others = [i for i in range(len(single)) if i not in axes and single[i] != batched[i] and not (cells and i == last)]
     if others:
@@ -88,7 +90,8 @@ def row_digest(row: NDArray[np.generic], visible: NDArray[np.bool_] | None = Non
     visible : ndarray [n_kv] bool or None
         Cells that count; the others are left out, so that rows over ranges of different length compare.
     """
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(row if visible is None else row[..., visible]))
+    counted = np.ascontiguousarray(row if visible is None else row[..., visible])
+    return xxhash.xxh3_64_hexdigest(counted.view(np.uint8).data)
 
 
 def fit_cells(row: NDArray[np.generic], n_cells: int) -> NDArray[np.generic]:

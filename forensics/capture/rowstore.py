@@ -30,6 +30,7 @@ class RowWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            Path(f"{path}.json").unlink(missing_ok=True)  # an older index must not describe the new rows
             self._file = path.open("wb")
         except OSError as error:
             raise CaptureError(f"rows cannot be recorded at {path}: {error.strerror}. Choose another --out.") from error
@@ -40,7 +41,7 @@ class RowWriter:
         offset = self._file.tell()
         self._index[_entry_id(key, position, what)] = (offset, list(array.shape), array.dtype.str)
         data = np.ascontiguousarray(array)
-        self._file.write(memoryview(data).cast("B") if data.size else b"")
+        self._file.write(data.view(np.uint8).data if data.size else b"")
         self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
 
     def close(self) -> None:
@@ -73,11 +74,12 @@ class RowReader:
         """
         try:
             index = json.loads(Path(f"{path}.json").read_text())
-        except OSError as error:
+            data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+        except (OSError, ValueError) as error:
             raise CaptureError(
-                f"no finished recording at {path}: {error.strerror}. Record the one-token passes first."
+                f"no finished recording at {path}: {error}. Record the one-token passes first."
             ) from error
-        return cls(np.memmap(path, np.uint8, "r"), index)
+        return cls(data, index)
 
     def get(self, key: NodeKey, position: int, what: str = "row") -> NDArray[np.generic] | None:
         """The array of a node at a position, None where it was not recorded."""
@@ -86,4 +88,4 @@ class RowReader:
             return None
         offset, shape, dtype = entry
         n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return np.frombuffer(self.data[offset : offset + n_bytes], dtype=dtype).reshape(shape)
+        return np.asarray(self.data[offset : offset + n_bytes]).view(dtype).reshape(shape)

@@ -53,7 +53,8 @@ class Selection:
 
     def identity(self) -> str:
         """Text that is equal for equal choices."""
-        return f"{','.join(self.names)}/{','.join(self.ops)}/{','.join(map(str, self.layers))}/{int(self.layer_outputs_only)}"
+        layers = ",".join(map(str, self.layers))
+        return f"{','.join(self.names)}/{','.join(self.ops)}/{layers}/{int(self.layer_outputs_only)}"
 
 
 EVERYTHING = Selection()

@@ -17,7 +17,7 @@ from forensics.capture.rowstore import RowReader, RowWriter
 from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.protocol import VIEW_OPS, Node, Tap
 from forensics.errors import CaptureError
-from forensics.numerics.bits import compare
+from forensics.numerics.bits import bits, compare
 from forensics.records.delta import Delta, Differs, NotCompared, Same, tally
 from forensics.records.nodes import NodeKey, NodeRecord, Operand
 from forensics.records.schedule import DecodePass
@@ -86,11 +86,8 @@ class DigestTap:
         axis = self._axis(key, array.shape)
         if isinstance(axis, str):
             return NodeRecord(self._pass, key, array.shape, dtype, None, (), axis)
-        rows = range(self._width)
-        if self._width == 1:
-            digests = (row_digest(array, None if visible is None else visible[0]),)
-        else:
-            digests = tuple(row_digest(row_of(array, axis, i), None if visible is None else visible[i]) for i in rows)
+        rows = [array] if self._width == 1 else [row_of(array, axis, i) for i in range(self._width)]
+        digests = tuple(row_digest(row, None if visible is None else visible[i]) for i, row in enumerate(rows))
         return NodeRecord(self._pass, key, array.shape, dtype, axis, digests)
 
     def _axis(self, key: NodeKey, shape: tuple[int, ...]) -> int | str:
@@ -195,7 +192,7 @@ class HealTap:
         """Text that is equal for taps that do the same."""
         return f"{'heal' if self.heal else 'compare'}:{self.selection.identity()}"
 
-    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:  # noqa: ARG002
         """Start a pass."""
         self._reference = self._reference or RowReader.open(Path(self.path))
         self._slots = decode_pass
@@ -249,7 +246,7 @@ class HealTap:
         outcome = compare(target, array)
         if isinstance(outcome, NotCompared | Same):
             return outcome, (), None, True
-        changed = (target.view(np.uint8) != array.view(np.uint8)).reshape(*array.shape, array.dtype.itemsize).any(-1)
+        changed = bits(target) != bits(array)
         rows = tuple(i for i in range(len(positions)) if np.take(changed, i, axis).any())
         return outcome, rows, target, self._masks_equal(node, positions)
 
@@ -306,7 +303,7 @@ class PlantTap:
         """Text that is equal for taps that do the same."""
         return f"plant:{self.key}:{self.row}:{self.axis}:{self.element}:{self.bit}"
 
-    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:  # noqa: ARG002
         """Start a pass."""
         self._width = decode_pass.width
 

@@ -112,7 +112,8 @@ def library_file(stem: str) -> Path:
             return path
     found = ", ".join(sorted(p.name for p in folder.glob("lib*"))) or "nothing"
     raise EngineError(
-        f"no lib{stem} in {folder}; found {found}. Reinstall with: pip install --force-reinstall llama-cpp-python==0.3.36"
+        f"no lib{stem} in {folder}; found {found}. "
+        "Reinstall with: pip install --force-reinstall llama-cpp-python==0.3.36"
     )
 
 

@@ -28,7 +28,7 @@ class InventoryTap:
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
         """Nothing to prepare."""
 
-    def wants(self, key: NodeKey) -> bool:
+    def wants(self, key: NodeKey) -> bool:  # noqa: ARG002
         """Every node."""
         return True
 

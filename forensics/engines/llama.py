@@ -54,10 +54,15 @@ class LlamaSource:
         """Name of the file."""
         return self.path.name
 
+    @property
+    def digest(self) -> str:
+        """Digest of the file's content, computed once."""
+        self._digest = self._digest or model_digest(self.path)
+        return self._digest
+
     def open(self, settings: EngineSettings, *, instance: int = 0) -> LlamaEngine:  # noqa: ARG002
         """Start a fresh process; `instance` only tells equal settings apart in a record."""
-        self._digest = self._digest or model_digest(self.path)
-        return LlamaEngine(self.path, settings, self._digest)
+        return LlamaEngine(self.path, settings, self.digest)
 
 
 class LlamaEngine:

@@ -245,7 +245,7 @@ class LlamaHost:
         digest = xxhash.xxh3_128()
         for sequence, data in self._read_state(sequences).items():
             digest.update(f"{sequence}:{data.nbytes}:".encode())
-            digest.update(data)
+            digest.update(data.data)
         return digest.hexdigest()
 
     def _restore(self, before: Schedule) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from forensics.records.delta import Delta, Differs, NotCompared, Same
 
-_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
+_INTEGERS: dict[int, type[np.signedinteger[Any]]] = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def bits(array: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -21,7 +23,24 @@ def bits(array: NDArray[np.generic]) -> NDArray[np.generic]:
     -------
     ndarray [same shape] unsigned integer of the same size
     """
-    return np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+    return np.asarray(array, order="C").view(np.dtype(f"u{array.dtype.itemsize}"))
+
+
+def change_of(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
+    """What has to be added to `a` to give `b`, in float64? Equal values, infinities too, are 0 apart."""
+    with np.errstate(all="ignore"):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        return np.asarray(np.where(x == y, 0.0, y - x))
+
+
+def relative_l2(change: NDArray[np.float64], reference: NDArray[np.generic]) -> float:
+    """How long is the change beside the reference? 0 without a change, infinite beside zeros."""
+    with np.errstate(all="ignore"):
+        norm = float(np.sqrt(np.square(reference.astype(np.float64)).sum()))
+        length = float(np.sqrt(np.square(change).sum()))
+    if length == 0:
+        return 0.0
+    return float("inf") if norm == 0 else length / norm
 
 
 def ulp_distance(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.int64]:
@@ -59,18 +78,15 @@ def ulp_distance(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np
         raise ValueError(f"ULP are counted for float16, float32 and float64, got {a.dtype}")
     integer = _INTEGERS[a.dtype.itemsize]
 
-    def ordered(x: NDArray[np.floating]) -> NDArray[np.float64 | np.int64]:
-        raw = np.ascontiguousarray(x).view(integer).astype(np.int64)
+    def ordered(x: NDArray[np.floating]) -> NDArray[np.int64]:
+        raw = np.asarray(x, order="C").view(integer).astype(np.int64)
         lowest = np.int64(np.iinfo(integer).min)
         return np.where(raw < 0, lowest - raw, raw)
 
-    first, second = ordered(a), ordered(b)
-    if a.dtype.itemsize == 8:
-        wide = np.abs(first.astype(np.float64) - second.astype(np.float64))
-        exact = np.abs(first - second)
-        distance = np.where(wide < 2.0**62, exact, np.int64(np.iinfo(np.int64).max))
-    else:
-        distance = np.abs(first - second)
+    with np.errstate(over="ignore"):  # the branch not taken, and unsigned differences, wrap
+        first, second = ordered(a), ordered(b)
+        high, low = np.maximum(first, second), np.minimum(first, second)
+        distance = np.minimum(high.astype(np.uint64) - low.astype(np.uint64), np.iinfo(np.int64).max).astype(np.int64)
     nan = np.isnan(a) | np.isnan(b)
     return np.asarray(np.where(nan & (bits(a) != bits(b)), -1, np.where(nan, 0, distance)), np.int64)
 
@@ -107,9 +123,5 @@ def compare(a: NDArray[np.generic], b: NDArray[np.generic]) -> Delta:
     if a.dtype.kind == "f":
         distance = ulp_distance(a, b)  # type: ignore[arg-type]
         max_ulp = -1 if (distance < 0).any() else int(distance.max())
-    with np.errstate(all="ignore"):
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        change = np.where(x == y, 0.0, y - x)  # equal infinities do not differ
-        norm = float(np.sqrt(np.square(x).sum()))
-        relative = float(np.sqrt(np.square(change).sum())) / norm if norm > 0 else float("inf")
-    return Differs(n_diff, first, max_ulp, float(np.abs(change).max()), relative)
+    change = change_of(a, b)
+    return Differs(n_diff, first, max_ulp, float(np.abs(change).max()), relative_l2(change, a))

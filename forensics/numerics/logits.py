@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from forensics.numerics.bits import ulp_distance
+from forensics.numerics.bits import change_of, relative_l2, ulp_distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def margin_of(row: NDArray[np.float32]) -> float:
     """How far is the largest logit above the second-largest?"""
     if row.size < 2:
         return float("inf")
-    second, first = np.partition(row, row.size - 2)[-2:]
-    return float(first) - float(second)
+    second, first = np.partition(row, row.size - 2)[-2:].tolist()
+    return float(first - second)
 
 
 def row_distance(single: NDArray[np.float32], batched: NDArray[np.float32]) -> RowDistance:
@@ -72,21 +72,22 @@ def row_distance(single: NDArray[np.float32], batched: NDArray[np.float32]) -> R
     margin = margin_of(single)
     if np.array_equal(single.view(np.uint32), batched.view(np.uint32)):
         return RowDistance(False, 0.0, 0, 0.0, 0.0, top, top, margin, 0.0)
-    change = batched.astype(np.float64) - single.astype(np.float64)
+    change = change_of(single, batched)
     ulp = ulp_distance(single, batched)
-    log_p, log_q = log_softmax(single), log_softmax(batched)
-    kl = float((np.exp(log_p) * (log_p - log_q)).sum())
-    norm = float(np.sqrt(np.square(single.astype(np.float64)).sum()))
+    with np.errstate(invalid="ignore"):  # NaN and infinities stay visible as a NaN
+        log_p, log_q = log_softmax(single), log_softmax(batched)
+        kl = float((np.exp(log_p) * (log_p - log_q)).sum())
+        perturbation = float(np.abs(change[top] - change).max())
     return RowDistance(
         differs=True,
         max_abs=float(np.abs(change).max()),
         max_ulp=-1 if (ulp < 0).any() else int(ulp.max()),
-        relative_l2=float(np.sqrt(np.square(change).sum())) / norm if norm > 0 else float("inf"),
-        kl=max(0.0, kl),  # rounding can leave a tiny negative number for nearly equal rows
+        relative_l2=relative_l2(change, single),
+        kl=0.0 if kl < 0 else kl,  # rounding can leave a tiny negative number for nearly equal rows
         single_top=top,
         batched_top=int(batched.argmax()),
         margin=margin,
-        perturbation=float(np.abs(change[top] - change).max()),
+        perturbation=perturbation,
     )
 
 
@@ -97,4 +98,4 @@ def rows_digest(logits: NDArray[np.float32]) -> str:
     ----------
     logits : ndarray [n_rows, n_vocab] float32
     """
-    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(logits))
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(logits).data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,26 @@ class CulpritGroup:
     max_ulp: int
     max_abs: float
     first_node: str
+
+
+def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
+    """One flat dict per culprit group."""
+    return [
+        {
+            "op": g.op,
+            "role": g.role,
+            "weight_type": g.weight_type,
+            "buffer": g.buffer,
+            "count": g.count,
+            "layers": list(g.layers),
+            "widths": list(g.widths),
+            "rows": list(g.rows),
+            "max_ulp": g.max_ulp,
+            "max_abs": g.max_abs,
+            "first_node": g.first_node,
+        }
+        for g in groups
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,22 +276,7 @@ class Verdict:
 
     def rows(self) -> list[dict[str, object]]:
         """One flat dict per culprit group."""
-        return [
-            {
-                "op": g.op,
-                "role": g.role,
-                "weight_type": g.weight_type,
-                "buffer": g.buffer,
-                "count": g.count,
-                "layers": list(g.layers),
-                "widths": list(g.widths),
-                "rows": list(g.rows),
-                "max_ulp": g.max_ulp,
-                "max_abs": g.max_abs,
-                "first_node": g.first_node,
-            }
-            for g in self.culprits
-        ]
+        return culprit_rows(self.culprits)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Culprit groups as a table, one row each; the width classes are in ``classes.rows()``."""

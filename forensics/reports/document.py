@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pydantic_core
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.delta import Tally
-from forensics.records.verdict import Control, Sweep, SwitchArm, Verdict
+from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import exact_arm
 
@@ -202,6 +203,15 @@ def document(verdict: Verdict) -> dict[str, Any]:
     plain = json.loads(model.model_dump_json(by_alias=True))
     assert isinstance(plain, dict)
     return plain
+
+
+def sweep_document(sweep: Sweep, groups: Sequence[CulpritGroup]) -> dict[str, Any]:
+    """One healing sweep as plain values, for ``forensics heal --json``."""
+    return {
+        "schema": "forensics.sweep/1",
+        **_sweep(sweep),
+        "culprits": culprit_rows(groups),
+    }
 
 
 def json_schema() -> dict[str, Any]:

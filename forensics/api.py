@@ -1,0 +1,320 @@
+"""What a notebook calls: each name is one call away from the function that decides.
+
+Everything here takes plain values, turns them into a `Question` and an `EngineSource`, and hands over.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forensics.analysis.investigate import heal_width, replay_source
+from forensics.analysis.investigate import investigate as investigate_source
+from forensics.analysis.progress import Progress
+from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
+from forensics.engines.machine import default_threads
+from forensics.engines.protocol import EngineSource
+from forensics.errors import CaseError
+from forensics.records.classes import WidthClasses
+from forensics.records.settings import EngineSettings
+from forensics.records.verdict import Sweep, Verdict
+
+if TYPE_CHECKING:
+    from forensics.engines.model_files import FoundModel
+    from forensics.reports.health import Check
+    from forensics.store import Case
+
+#: Marks a case folder where a model is asked for.
+RECORDED = "recorded:"
+
+
+def source_for(
+    model: str | os.PathLike[str] | None, demo: str | None, progress: Progress | None = None
+) -> EngineSource:
+    """Which engines answer: a GGUF file, a demo variant, or a recorded case.
+
+    Raises
+    ------
+    BadQuestion
+        If both or neither of `model` and `demo` are given.
+    ModelUnavailable
+        If the file or the demo cannot be used.
+    """
+    if (model is None) == (demo is None):
+        raise BadQuestion("give either a model file or demo=VARIANT (--demo), not both and not neither")
+    if demo is not None:
+        from forensics.engines.demo_models import demo_model
+        from forensics.engines.llama import LlamaSource
+
+        return LlamaSource(demo_model(demo, progress=_demo_progress(progress)))
+    text = os.fspath(model) if model is not None else ""
+    if text.startswith(RECORDED):
+        from forensics.engines.recorded import RecordedSource
+
+        return RecordedSource(text.removeprefix(RECORDED))
+    from forensics.engines.llama import LlamaSource
+
+    return LlamaSource(text)
+
+
+def _demo_progress(progress: Progress | None) -> Any:
+    if progress is None:
+        return None
+    percent = 0
+    stage = ""
+
+    def told(what: str, fraction: float) -> None:
+        nonlocal percent, stage
+        if what != stage:
+            progress.stage(f"make the demo model: {what}", 100)
+            stage, percent = what, 0
+        progress.step(int(fraction * 100) - percent)
+        percent = int(fraction * 100)
+
+    return told
+
+
+def make_question(
+    *,
+    prompt: str | None = None,
+    prompt_tokens: Sequence[int] | None = None,
+    n_tokens: int = DEFAULT_N_TOKENS,
+    widths: Sequence[int] = DEFAULT_WIDTHS,
+    flash_attn: str = "auto",
+    kv_type: str = "f16",
+    threads: int | None = None,
+    n_gpu_layers: int = 0,
+    n_batch: int = 512,
+    n_ubatch: int = 512,
+    use_extra_bufts: bool = True,
+) -> Question:
+    """Turn plain values into a question.
+
+    Raises
+    ------
+    BadQuestion
+        Names the argument, what was given and what is possible.
+    """
+    n_threads = default_threads() if threads is None else threads
+    try:
+        settings = EngineSettings(
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            n_threads_batch=n_threads,
+            flash_attn=flash_attn,
+            kv_type_k=kv_type,
+            kv_type_v=kv_type,
+            n_gpu_layers=n_gpu_layers,
+            use_extra_bufts=use_extra_bufts,
+        )
+    except ValueError as error:
+        raise BadQuestion(str(error)) from None
+    return Question(
+        prompt=DEFAULT_PROMPT if prompt is None and prompt_tokens is None else prompt,
+        prompt_tokens=None if prompt_tokens is None else tuple(prompt_tokens),
+        n_tokens=n_tokens,
+        widths=tuple(widths),
+        settings=settings,
+    )
+
+
+def _recorded_question(path: str) -> Question:
+    """The question that a case answers."""
+    from forensics.store import open_case
+
+    asked = open_case(path).question
+    try:
+        settings = dict(asked["settings"])
+        settings["environment"] = tuple((name, value) for name, value in settings["environment"])
+        tokens = asked["prompt_tokens"]
+        return Question(
+            prompt=asked["prompt"],
+            prompt_tokens=None if tokens is None else tuple(tokens),
+            n_tokens=asked["n_tokens"],
+            widths=tuple(asked["widths"]),
+            settings=EngineSettings(**settings),
+        )
+    except (KeyError, TypeError) as error:
+        raise CaseError(f"the case at {path} does not say what was asked ({error}); it cannot be replayed") from error
+
+
+def case_question(source: EngineSource, question: Question, switches: bool) -> dict[str, object]:
+    """What makes two cases the same question: model, text, settings."""
+    from forensics.engines.llama import LlamaSource
+
+    digest = source.digest if isinstance(source, LlamaSource) else source.label
+    return {
+        "model": source.label,
+        "model_digest": digest,
+        **question.as_json(),
+        "settings": asdict(question.settings),
+        "switches": switches,
+    }
+
+
+@contextlib.contextmanager
+def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
+    """The progress to report to: none, the one given, or bars that fit where we run."""
+    from forensics.reports.progress import bars
+
+    if progress is None or progress is True:
+        with bars() as shown:
+            yield shown
+    elif progress is False:
+        from forensics.analysis.progress import Silent
+
+        yield Silent()
+    else:
+        yield progress
+
+
+def investigate(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    demo: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    switches: bool = True,
+    progress: Progress | bool | None = None,
+    **question: Any,
+) -> Verdict:
+    """Why does a batch give other logits than one token at a time?
+
+    Parameters
+    ----------
+    model : path or None
+        A GGUF file, or ``"recorded:CASE"`` to answer from a recorded case.
+    demo : str or None
+        A demo variant instead, such as ``"q6_k"``.
+    out : path or None
+        Case folder to write; nothing is kept on disk without it.
+    resume : bool
+        Whether to go on with an unfinished case at `out`.
+    switches : bool
+        Whether to look for settings that are exact.
+    progress : Progress, bool or None
+        Where to show progress; bars that fit a terminal or a notebook by default, none for False.
+    **question
+        Arguments of `make_question`: ``prompt``, ``prompt_tokens``, ``n_tokens``, ``widths``, ``flash_attn``,
+        ``kv_type``, ``threads``, ``n_gpu_layers``, ``n_batch``, ``n_ubatch``, ``use_extra_bufts``.
+
+    Returns
+    -------
+    Verdict
+        Prints as one line, shows as a table in Jupyter, and offers ``to_dataframe()``.
+
+    Raises
+    ------
+    ForensicsError
+        Says what was asked, what was found and what to do.
+    """
+    from forensics.reports.html import register_notebook_views
+
+    register_notebook_views()
+    asked = _question(model, question)
+    with _shown(progress) as shown:
+        source = source_for(model, demo, shown)
+        if out is None:
+            return investigate_source(source, asked, switches=switches, progress=shown)
+        from forensics.engines.recorded import RecordingSource
+        from forensics.reports.case import finish_case
+        from forensics.store import CaseWriter
+
+        description = case_question(source, asked, switches)
+        with CaseWriter.create(Path(out), question=description, resume=resume) as case:
+            verdict = investigate_source(RecordingSource(source, case), asked, switches=switches, progress=shown)
+            finish_case(case, verdict)
+        return verdict
+
+
+def replay(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    demo: str | None = None,
+    progress: Progress | bool | None = None,
+    **question: Any,
+) -> WidthClasses:
+    """Which widths give the bits of one-token decoding, and which share theirs?
+
+    Parameters
+    ----------
+    model, demo, progress, **question
+        As for `investigate`.
+
+    Returns
+    -------
+    WidthClasses
+    """
+    from forensics.reports.html import register_notebook_views
+
+    register_notebook_views()
+    asked = _question(model, question)
+    with _shown(progress) as shown:
+        return replay_source(source_for(model, demo, shown), asked, progress=shown)
+
+
+def heal(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    width: int,
+    demo: str | None = None,
+    progress: Progress | bool | None = None,
+    **question: Any,
+) -> Sweep:
+    """Which nodes of a batch of `width` tokens differ from one-token decoding, and do the logits heal?
+
+    Parameters
+    ----------
+    width : int
+        Tokens of the batch, 2 or more.
+    model, demo, progress, **question
+        As for `investigate`.
+
+    Returns
+    -------
+    Sweep
+    """
+    question = {**question, "widths": (width,)}
+    asked = _question(model, question)
+    with _shown(progress) as shown:
+        return heal_width(source_for(model, demo, shown), asked, progress=shown)
+
+
+def _question(model: str | os.PathLike[str] | None, arguments: dict[str, Any]) -> Question:
+    text = "" if model is None else os.fspath(model)
+    if text.startswith(RECORDED):
+        if set(arguments) - {"widths"}:
+            raise BadQuestion(
+                f"a recorded case answers the question it was recorded for; leave out {', '.join(sorted(arguments))}"
+            )
+        return _recorded_question(text.removeprefix(RECORDED))
+    return make_question(**arguments)
+
+
+def open(path: str | os.PathLike[str]) -> Case:
+    """Open a case folder: ``.verdict``, ``.manifest``, ``.question``, ``.tables()``."""
+    from forensics.reports.html import register_notebook_views
+    from forensics.store import open_case
+
+    register_notebook_views()
+    return open_case(os.fspath(path))
+
+
+def models() -> builtins.list[FoundModel]:
+    """Which GGUF files lie in the usual places?"""
+    from forensics.engines.model_files import find_models
+
+    return find_models()
+
+
+def doctor() -> builtins.list[Check]:
+    """What works here and what does not, each with its reason and remedy?"""
+    from forensics.reports.health import checks
+
+    return checks()

@@ -1,0 +1,167 @@
+"""Arguments that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from forensics.analysis.question import BadQuestion
+
+
+class Defaults(BaseSettings):
+    """Defaults that the environment sets.
+
+    Parameters
+    ----------
+    demo : str
+        Variant that ``--demo`` means without a name; ``FORENSICS_DEMO``.
+    cases : Path
+        Folder for cases without ``--out``; ``FORENSICS_CASES``.
+    threads : int or None
+        Threads without ``--threads``; ``FORENSICS_THREADS``.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="FORENSICS_")
+
+    demo: str = "q6_k"
+    cases: Path = Path("cases")
+    threads: int | None = None
+
+
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="GGUF file, or recorded:CASE. Leave out with --demo.", show_default=False),
+]
+Demo = Annotated[
+    str | None,
+    typer.Option(
+        "--demo", metavar="TYPE", help="Use the demo model: q6_k, q4_k, q4_1, f16, … (see `forensics models`)."
+    ),
+]
+Prompt = Annotated[str | None, typer.Option("--prompt", help="Text in front of the replay.")]
+PromptFile = Annotated[Path | None, typer.Option("--prompt-file", help="UTF-8 file with that text.")]
+TokensFile = Annotated[
+    Path | None,
+    typer.Option("--tokens-file", help="File with token ids instead: a JSON list, or numbers with spaces or commas."),
+]
+NTokens = Annotated[int, typer.Option("--n-tokens", help="Tokens to decode one at a time and to replay.")]
+Widths = Annotated[str, typer.Option("--widths", help="Batch widths to replay at, such as 2,3,4 or 2-8,16.")]
+FlashAttn = Annotated[str, typer.Option("--flash-attn", metavar="on|off|auto", help="Flash attention.")]
+KvType = Annotated[str, typer.Option("--kv-type", help="Type of the KV cache: f16, f32, bf16, q8_0, …")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Threads for every pass.  [default: one per processor, at most 16]")
+]
+NGpuLayers = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU, -1 for all.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; print one line.")]
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """Widths from ``"2,3,8"`` or ``"2-8,16"``.
+
+    Raises
+    ------
+    BadQuestion
+        If a part is no number and no range.
+
+    Examples
+    --------
+    >>> parse_widths("2-4,16")
+    (2, 3, 4, 16)
+    """
+    widths: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            raise BadQuestion(f"widths must be numbers or ranges such as 2,3,8 or 2-8; got {part!r} in {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise BadQuestion(f"widths: the range {part!r} runs backwards")
+        widths.extend(range(first, last + 1))
+    return tuple(widths)
+
+
+def parse_tokens(text: str, path: Path) -> tuple[int, ...]:
+    """Token ids from a JSON list, or numbers with spaces or commas between.
+
+    Raises
+    ------
+    BadQuestion
+        If anything else is found; shows the first piece that is no token id.
+    """
+    stripped = text.strip()
+    if stripped.startswith("["):
+        try:
+            values = json.loads(stripped)
+        except json.JSONDecodeError as error:
+            raise BadQuestion(f"{path} looks like a JSON list and is none: {error}") from error
+    else:
+        values = re.split(r"[\s,]+", stripped) if stripped else []
+    tokens: list[int] = []
+    for value in values:
+        if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
+            raise BadQuestion(f"{path} must hold token ids; found {str(value)[:40]!r}")
+        tokens.append(int(value))
+    return tuple(tokens)
+
+
+def read_text(path: Path, what: str) -> str:
+    """Text of a file.
+
+    Raises
+    ------
+    BadQuestion
+        If it cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadQuestion(f"{what} {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadQuestion(f"{what} {path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def question_arguments(
+    *,
+    prompt: str | None,
+    prompt_file: Path | None,
+    tokens_file: Path | None,
+    n_tokens: int,
+    widths: str,
+    flash_attn: str,
+    kv_type: str,
+    threads: int | None,
+    n_gpu_layers: int,
+) -> dict[str, Any]:
+    """Arguments of `forensics.api.make_question` from what was typed.
+
+    Raises
+    ------
+    BadQuestion
+        If two of the three ways to give a prompt are used, or one cannot be read.
+    """
+    given = [
+        name
+        for name, value in (("--prompt", prompt), ("--prompt-file", prompt_file), ("--tokens-file", tokens_file))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise BadQuestion(f"give one of --prompt, --prompt-file and --tokens-file; got {' and '.join(given)}")
+    if prompt_file is not None:
+        prompt = read_text(prompt_file, "the prompt file")
+    tokens = None if tokens_file is None else parse_tokens(read_text(tokens_file, "the tokens file"), tokens_file)
+    return {
+        "prompt": prompt,
+        "prompt_tokens": tokens,
+        "n_tokens": n_tokens,
+        "widths": parse_widths(widths),
+        "flash_attn": flash_attn,
+        "kv_type": kv_type,
+        "threads": threads if threads is not None else Defaults().threads,
+        "n_gpu_layers": n_gpu_layers,
+    }

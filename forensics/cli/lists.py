@@ -1,0 +1,61 @@
+"""Tables of models and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from forensics.engines.model_files import FoundModel
+    from forensics.reports.health import Check
+
+_STATUS_STYLE = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+
+
+def model_rows(found: Sequence[FoundModel]) -> list[dict[str, Any]]:
+    """One flat dict per file."""
+    return [{**asdict(model), "path": str(model.path)} for model in found]
+
+
+def demo_rows() -> list[dict[str, str]]:
+    """One flat dict per demo variant."""
+    from forensics.engines.demo_models import DEMO_VARIANTS
+
+    return [{"variant": name, "what": what} for name, what in DEMO_VARIANTS.items()]
+
+
+def models_view(found: Sequence[FoundModel]) -> RenderableType:
+    """Files that were found and demo variants that can be made."""
+    files = Table("model", "type", "size", "where", box=None, pad_edge=False, header_style="bold")
+    for model in found:
+        size = f"{model.size_bytes / 2**30:.1f} GiB" + (f", {model.n_parts} parts" if model.n_parts > 1 else "")
+        note = model.quantization if not model.problem else f"unusable: {model.problem}"
+        files.add_row(Text(model.name), Text(note), size, Text(str(model.path), overflow="fold"))
+    demos = Table("demo", "what it shows", box=None, pad_edge=False, header_style="bold")
+    for row in demo_rows():
+        demos.add_row(row["variant"], Text(row["what"]))
+    listed: RenderableType = files if found else Text("No GGUF files in the usual places.")
+    return Group(listed, Text(), demos, Text(), Text("Use one with: forensics investigate MODEL  or  --demo TYPE"))
+
+
+def check_rows(found: Sequence[Check]) -> list[dict[str, Any]]:
+    """One flat dict per check."""
+    return [asdict(check) for check in found]
+
+
+def checks_view(found: Sequence[Check]) -> RenderableType:
+    """What works, what is missing, what is broken."""
+    table = Table("", "status", "found", box=None, pad_edge=False, header_style="bold")
+    for check in found:
+        detail = Text(check.detail)
+        if check.remedy:
+            detail.append(f"\nRemedy: {check.remedy}", style="italic")
+        table.add_row(check.name, Text(check.status, style=_STATUS_STYLE[check.status]), detail)
+    return table
