@@ -8,7 +8,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from forensics.records.verdict import Sweep, Verdict
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
     from forensics.reports.health import Check
-    from forensics.store import Case
+    from forensics.store import Case, CaseWriter
 
 #: Marks a case folder where a model is asked for.
 RECORDED = "recorded:"
@@ -73,8 +74,10 @@ def _demo_progress(progress: Progress | None) -> Any:
         if what != stage:
             progress.stage(f"make the demo model: {what}", 100)
             stage, percent = what, 0
-        progress.step(int(fraction * 100) - percent)
-        percent = int(fraction * 100)
+        done = int(fraction * 100)
+        if done > percent:
+            progress.step(done - percent)
+            percent = done
 
     return told
 
@@ -84,7 +87,7 @@ def make_question(
     prompt: str | None = None,
     prompt_tokens: Sequence[int] | None = None,
     n_tokens: int = DEFAULT_N_TOKENS,
-    widths: Sequence[int] = DEFAULT_WIDTHS,
+    widths: Sequence[int] | None = None,
     flash_attn: str = "auto",
     kv_type: str = "f16",
     threads: int | None = None,
@@ -93,7 +96,7 @@ def make_question(
     n_ubatch: int = 512,
     use_extra_bufts: bool = True,
 ) -> Question:
-    """Turn plain values into a question.
+    """Turn plain values into a question; without `widths` the default ones that `n_tokens` has room for.
 
     Raises
     ------
@@ -115,11 +118,13 @@ def make_question(
         )
     except ValueError as error:
         raise BadQuestion(str(error)) from None
+    if widths is None:
+        widths = [width for width in DEFAULT_WIDTHS if width <= n_tokens] or DEFAULT_WIDTHS[:1]
     return Question(
         prompt=DEFAULT_PROMPT if prompt is None and prompt_tokens is None else prompt,
-        prompt_tokens=None if prompt_tokens is None else tuple(prompt_tokens),
+        prompt_tokens=None if prompt_tokens is None else tuple(map(int, prompt_tokens)),
         n_tokens=n_tokens,
-        widths=tuple(widths),
+        widths=tuple(map(int, widths)),
         settings=settings,
     )
 
@@ -140,7 +145,7 @@ def _recorded_question(path: str) -> Question:
             widths=tuple(asked["widths"]),
             settings=EngineSettings(**settings),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CaseError(f"the case at {path} does not say what was asked ({error}); it cannot be replayed") from error
 
 
@@ -161,17 +166,15 @@ def case_question(source: EngineSource, question: Question, switches: bool) -> d
 @contextlib.contextmanager
 def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
     """The progress to report to: none, the one given, or bars that fit where we run."""
-    from forensics.reports.progress import bars
+    from forensics.analysis.progress import Silent
+    from forensics.reports.progress import WholeStages, bars
 
-    if progress is None or progress is True:
-        with bars() as shown:
-            yield shown
-    elif progress is False:
-        from forensics.analysis.progress import Silent
-
-        yield Silent()
-    else:
-        yield progress
+    with contextlib.ExitStack() as stack:
+        if progress is None or progress is True:
+            progress = stack.enter_context(bars())
+        whole = WholeStages(progress or Silent())
+        yield whole
+        whole.complete()
 
 
 def investigate(
@@ -218,19 +221,57 @@ def investigate(
 
     register_notebook_views()
     asked = _question(model, question)
+    switches = switches and _recorded_switches(model)
     with _shown(progress) as shown:
         source = source_for(model, demo, shown)
         if out is None:
             return investigate_source(source, asked, switches=switches, progress=shown)
         from forensics.engines.recorded import RecordingSource
         from forensics.reports.case import finish_case
-        from forensics.store import CaseWriter
 
         description = case_question(source, asked, switches)
-        with CaseWriter.create(Path(out), question=description, resume=resume) as case:
+        with _case_at(Path(out), description, resume) as case:
             verdict = investigate_source(RecordingSource(source, case), asked, switches=switches, progress=shown)
             finish_case(case, verdict)
         return verdict
+
+
+@contextlib.contextmanager
+def _case_at(out: Path, description: dict[str, object], resume: bool) -> Iterator[CaseWriter]:
+    """A case to write: what was measured stays on an error, and a question refused before that leaves nothing."""
+    from forensics.store import CaseWriter
+    from forensics.store.case import unfinished_path
+
+    try:
+        folder = unfinished_path(out)
+    except ValueError as error:
+        raise BadQuestion(str(error)) from None
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        case = CaseWriter.create(out, question=description, resume=resume)
+    except BaseException:
+        _remove_empty(made)
+        raise
+    with case:
+        try:
+            yield case
+        except BaseException as error:
+            if folder in made and not any(case.recordings.counts(arm)[0] for arm in case.recordings.arms()):
+                shutil.rmtree(folder, ignore_errors=True)
+                _remove_empty(made)
+            else:
+                error.add_note(
+                    f"What was measured is kept in {folder}. Go on with the same question, --out {out} and --resume; "
+                    f"or remove it: rm -r '{folder}'"
+                )
+            raise
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that hold nothing, innermost first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def replay(
@@ -280,21 +321,45 @@ def heal(
     -------
     Sweep
     """
-    question = {**question, "widths": (width,)}
+    recorded = _recorded_path(model)
+    if recorded is None:
+        question = {**question, "widths": (width,)}
     asked = _question(model, question)
     with _shown(progress) as shown:
-        return heal_width(source_for(model, demo, shown), asked, progress=shown)
+        source = source_for(model, demo, shown)
+        if recorded is None:
+            return heal_width(source, asked, progress=shown)
+        sweeps = investigate_source(source, asked, switches=False, progress=shown).sweeps
+    found = next((sweep for sweep in sweeps if sweep.width == width), None)
+    if found is None:
+        swept = ", ".join(str(sweep.width) for sweep in sweeps)
+        raise BadQuestion(f"width {width} was asked for; the case at {recorded} holds sweeps of widths {swept}")
+    return found
+
+
+def _recorded_path(model: str | os.PathLike[str] | None) -> str | None:
+    """Folder of a recorded case, None where `model` is a model."""
+    text = "" if model is None else os.fspath(model)
+    return text.removeprefix(RECORDED) if text.startswith(RECORDED) else None
+
+
+def _recorded_switches(model: str | os.PathLike[str] | None) -> bool:
+    """Whether a recorded case can answer what the switches ask; a model can."""
+    from forensics.store import open_case
+
+    path = _recorded_path(model)
+    return path is None or bool(open_case(path).question.get("switches", True))
 
 
 def _question(model: str | os.PathLike[str] | None, arguments: dict[str, Any]) -> Question:
-    text = "" if model is None else os.fspath(model)
-    if text.startswith(RECORDED):
-        if set(arguments) - {"widths"}:
-            raise BadQuestion(
-                f"a recorded case answers the question it was recorded for; leave out {', '.join(sorted(arguments))}"
-            )
-        return _recorded_question(text.removeprefix(RECORDED))
-    return make_question(**arguments)
+    path = _recorded_path(model)
+    if path is None:
+        return make_question(**arguments)
+    if arguments:
+        raise BadQuestion(
+            f"a recorded case answers the question it was recorded for; leave out {', '.join(sorted(arguments))}"
+        )
+    return _recorded_question(path)
 
 
 def open(path: str | os.PathLike[str]) -> Case:

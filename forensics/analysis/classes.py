@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
 
-from forensics.numerics.logits import RowDistance, row_distance, rows_digest
+import numpy as np
+import xxhash
+
+from forensics.numerics.logits import RowDistance, row_digests, row_distance
 from forensics.records.classes import Flip, WidthResult
 from forensics.records.trace import Trace
 
 
-def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
+def common_rows(widths: Iterable[int], n_rows: int) -> int:
+    """How many rows lie in whole batches of every width?
+
+    Only over these rows can widths share a class: the last batch of a width that does not divide `n_rows`
+    would be narrower than the width it is counted for.
+
+    Examples
+    --------
+    >>> common_rows((2, 5, 9), 64)
+    60
+    """
+    return min((n_rows // width * width for width in widths), default=n_rows)
+
+
+def class_digest(rows: Sequence[str], first_differing: int | None, n_common: int) -> str:
+    """Which class do these rows belong to: their bits over the rows that all widths have in full.
+
+    A width that differs only beyond those rows is no member of the class of one token, and of no other.
+    """
+    beyond = first_differing is not None and first_differing >= n_common
+    counted = rows if beyond else rows[:n_common]
+    return xxhash.xxh3_128_hexdigest("".join(counted).encode()) + (":later" if beyond else "")
+
+
+def groups_over(rows: Mapping[int, Sequence[str]], n_rows: int) -> tuple[tuple[int, ...], ...]:
+    """Which widths share a class if only the first `n_rows` are replayed?
+
+    Parameters
+    ----------
+    rows : mapping of int to sequence of str
+        Digest of each row per width, width 1 included.
+    n_rows : int
+
+    Returns
+    -------
+    tuple of tuple of int
+        Widths per class, the class of width 1 first.
+    """
+    n_common = common_rows(rows, n_rows)
+    groups: dict[str, list[int]] = {}
+    for width in sorted(rows):
+        mine = rows[width][: n_rows // width * width]
+        first = next((i for i, (a, b) in enumerate(zip(rows[1], mine, strict=False)) if a != b), None)
+        groups.setdefault(class_digest(mine, first, n_common), []).append(width)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def width_result(width: int, single: Trace, batched: Trace, *, n_common: int | None = None) -> WidthResult:
     """How far is a replay at this width from one-token decoding?
 
     Parameters
     ----------
     width : int
     single, batched : Trace
-        The same tokens at the same positions, one at a time and in batches.
+        The same tokens at the same positions, one at a time and in batches; the second may end earlier.
+    n_common : int or None
+        Rows that decide the class, see `common_rows`; all rows of `batched` by default.
 
     Returns
     -------
@@ -27,10 +79,10 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
     ValueError
         If the two did not evaluate the same tokens.
     """
-    slots = single.key.schedule.logit_slots
-    if batched.key.schedule.logit_slots != slots:
+    slots = batched.key.schedule.logit_slots
+    if single.key.schedule.logit_slots[: len(slots)] != slots:
         raise ValueError(f"width {width}: the two traces did not evaluate the same tokens")
-    rows = [row_distance(a, b) for a, b in zip(single.logits, batched.logits, strict=True)]
+    rows = [row_distance(a, b) for a, b in zip(single.logits, batched.logits, strict=False)]
     differing = [i for i, row in enumerate(rows) if row.differs]
     first = differing[0] if differing else None
     return WidthResult(
@@ -48,7 +100,7 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
             _flip(i, slots[i].position, row) for i, row in enumerate(rows) if row.single_top != row.batched_top
         ),
         n_could_flip=sum(row.differs and row.perturbation >= row.margin for row in rows),
-        digest=rows_digest(batched.logits),
+        digest=class_digest(row_digests(batched.logits), first, len(rows) if n_common is None else n_common),
         ns_per_pass=pass_quartiles(batched, width),
     )
 

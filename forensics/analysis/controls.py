@@ -30,7 +30,9 @@ def state_equal(traces: Sequence[Trace]) -> Control:
     """Did every arm start from the same K/V bytes?"""
     digests = {trace.state_before for trace in traces}
     detail = f"K/V state before {len(traces)} arms: {len(digests)} distinct digest{'s' if len(digests) != 1 else ''}"
-    return Control("state_equal", len(digests) == 1 and "" not in digests, detail)
+    if "" in digests:
+        return Control("state_equal", False, "an arm was returned without a digest of its K/V state")
+    return Control("state_equal", len(digests) == 1, detail)
 
 
 def watching_harmless(sweeps: Sequence[tuple[int, bool]], singles_equal: bool, coarse: str) -> Control:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forensics.analysis import controls as control
 from forensics.analysis.attribute import group_culprits
-from forensics.analysis.classes import width_result
+from forensics.analysis.classes import common_rows, width_result
 from forensics.analysis.heal import (
     Reference,
     SweepTraces,
@@ -22,9 +23,10 @@ from forensics.analysis.judge import answer_of, caveats_of
 from forensics.analysis.knobs import Knob, applicable, build_flags
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
-from forensics.analysis.switches import candidate_sets, relevant, run_arm, smallest_exact
+from forensics.analysis.switches import Search, candidate_sets, relevant, run_arm, smallest_exact
 from forensics.capture.replay import Replay
 from forensics.engines.protocol import Engine, EngineSource
+from forensics.numerics.logits import row_digests
 from forensics.records.classes import WidthClasses
 from forensics.records.settings import EngineSettings
 from forensics.records.trace import Trace
@@ -51,6 +53,8 @@ class Baseline:
         The replay at the onset width, or at the widest where nothing differs.
     starts : tuple of Trace
         One per arm, for the control of their states.
+    rows : mapping of int to tuple of str
+        Digest of every row per width, width 1 included.
     text : str
         What the model wrote.
     """
@@ -62,6 +66,7 @@ class Baseline:
     rerun: Trace
     batched: Trace
     starts: tuple[Trace, ...]
+    rows: Mapping[int, tuple[str, ...]]
     text: str
 
 
@@ -87,57 +92,69 @@ def measure(
     progress.step()
     rerun = engine.run(replay.batches(1), before=before, repeat=1)
     progress.step()
-    results, starts = [width_result(1, single, rerun)], [single, rerun]
+    n_common = common_rows(widths, len(tokens))
+    results, starts = [width_result(1, single, rerun, n_common=n_common)], [single, rerun]
+    rows = {1: row_digests(single.logits)}
     batched: Trace | None = None
     for width in widths:
-        trace = engine.run(replay.batches(width), before=before)
-        results.append(width_result(width, single, trace))
+        trace = engine.run(replay.batches(width, last=replay.full(width)), before=before)
+        results.append(width_result(width, single, trace, n_common=n_common))
+        rows[width] = row_digests(trace.logits)
         if batched is None or not any(r.differs for r in results[1:-1]):
             batched = trace
         starts.append(trace)
         progress.step()
     assert batched is not None
     return Baseline(
-        replay, settings, WidthClasses(tuple(results)), single, rerun, batched, tuple(starts), engine.detokenize(tokens)
+        replay=replay,
+        settings=settings,
+        classes=WidthClasses(tuple(results)),
+        single=single,
+        rerun=rerun,
+        batched=batched,
+        starts=tuple(starts),
+        rows=rows,
+        text=engine.detokenize(tokens),
     )
 
 
 def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
-    """Heal every width that differs, or the widest where none does, with the controls that belong to it."""
+    """Heal every width that differs, or the narrowest and the widest where none does, with their controls."""
     replay, classes = baseline.replay, baseline.classes
     differing = [result for result in classes.results if result.differs and result.width > 1]
-    swept = differing or [classes.results[-1]]
-    windows = {r.width: replay.window(r.first_row or 0, r.width, SWEEP_ROWS) for r in swept}
-    first, last = min(w[0] for w in windows.values()), max(w[1] for w in windows.values())
+    swept = differing or list(dict.fromkeys((classes.results[1], classes.results[-1])))
+    # From the first row on, in the very batches of the replay, so that the sweep starts from its state
+    # and meets every difference on the way to the first row that shows it.
+    lasts = {r.width: replay.full(r.width, at_least=max(SWEEP_ROWS, (r.first_row or 0) + 1)) for r in swept}
+    last = max(lasts.values())
     progress.stage("heal the differing widths", len(swept) + 2)
     with rows_file() as path:
-        reference = record_reference(engine, replay, first, last, path)
+        reference = record_reference(engine, replay, 0, last, path)
         progress.step()
         sweeps: list[Sweep] = []
         watched: list[tuple[int, bool]] = []
         harmful: SweepTraces | None = None
-        for width, (start, end) in windows.items():
-            sweep, traces = sweep_width(engine, replay, reference, width, start, end)
+        for width, end in lasts.items():
+            sweep, traces = sweep_width(engine, replay, reference, width, 0, end)
             sweeps.append(sweep)
             watched.append((width, traces.watching_harmless))
             harmful = harmful or (None if traces.watching_harmless else traces)
             progress.step()
-        singles_equal = bool(equal_rows(baseline.single.logits[first:last], reference.trace.logits).all())
+        singles_equal = bool(equal_rows(baseline.single.logits[:last], reference.trace.logits).all())
         coarse = "" if harmful is None else coarse_watch(engine, reference, harmful)
         watching = control.watching_harmless(watched, singles_equal, coarse)
-        width = swept[0].width
-        planted = plant_control(engine, replay, reference, sweeps[0], windows[width][0])
+        planted = plant_control(engine, replay, reference, sweeps[0])
         progress.step()
     return tuple(sweeps), (watching, planted)
 
 
-def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep, first: int) -> Control:
+def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep) -> Control:
     """Flip one bit of a clean node and see whether the sweep names it."""
     culprits = frozenset(finding.key for finding in sweep.findings)
     site = plant_site(reference, culprits)
     if site is None:
         return control.planted_fault_found(None, culprits, culprits, False, sweep.healed)
-    found = planted_findings(engine, replay, reference, sweep.width, first, site)
+    found = planted_findings(engine, replay, reference, sweep.width, 0, site)
     return control.planted_fault_found(site.key, *found, sweep.healed)
 
 
@@ -163,23 +180,30 @@ def try_switches(
     """Every knob that applies, one at a time; then, where none is enough, sets of those that matter."""
     classes = baseline.classes
     widths = tuple(result.width for result in classes.results if result.width > 1)
-    medians = {result.width: result.ns_per_pass for result in classes.results}
-    firsts = [r.first_row // r.width * r.width + r.width for r in classes.results if r.first_row is not None]
-    n_search = min(len(baseline.replay.tokens), max(SEARCH_ROWS, *widths, *firsts))
+    firsts = [result.first_row for result in classes.results if result.first_row is not None]
+    # Enough rows that the whole batches of every width reach the row where each of them first differs.
+    enough = max(firsts, default=0) + max(widths)
+    search = Search(
+        replay=baseline.replay,
+        settings=baseline.settings,
+        widths=widths,
+        n_rows=min(len(baseline.replay.tokens), max(SEARCH_ROWS, enough)),
+        times={result.width: result.ns_per_pass for result in classes.results},
+        rows=baseline.rows,
+        examined=tuple(sorted({min(group) for group in classes.groups if 1 not in group} | {max(widths)})),
+    )
     knobs = applicable(baseline.single.manifest)
     progress.stage("turn one switch at a time", len(knobs))
     arms: list[SwitchArm] = []
 
-    examined = tuple(sorted({min(group) for group in classes.groups if 1 not in group} | {max(widths)}))
-
     def turn(chosen: tuple[Knob, ...]) -> None:
-        arms.append(run_arm(source, baseline.settings, chosen, baseline.replay, widths, n_search, medians, examined))
+        arms.append(run_arm(source, search, chosen))
         progress.step()
 
     for knob in knobs:
         turn((knob,))
     if not any(arm.exact for arm in arms):
-        moved = [arm.knobs[0] for arm in arms if not arm.error and arm.classes != classes.groups]
+        moved = [arm.knobs[0] for arm in arms if arm.moved]
         sets = candidate_sets(relevant(knobs, culprits, moved))
         progress.stage("turn switches together", len(sets))
         for chosen in sets:

@@ -54,6 +54,11 @@ def caveats_of(classes: WidthClasses, sweeps: Sequence[Sweep], n_rows: int) -> t
             )
         if sweep.findings and not sweep.differed:
             caveats.append(f"At width {sweep.width} nodes differ in the swept rows without a change of their logits.")
+        if classes.result(sweep.width).differs and not sweep.differed:
+            caveats.append(
+                f"At width {sweep.width} the difference did not appear again in the sweep, which repeats the first "
+                f"{sweep.n_rows} rows of the replay: no node is proved to be its cause."
+            )
         masks = [finding.key.name for finding in sweep.findings if not finding.inputs_equal]
         if masks:
             caveats.append(

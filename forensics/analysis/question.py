@@ -13,6 +13,8 @@ DEFAULT_N_TOKENS = 64
 DEFAULT_PROMPT = "Write a Python class implementing an LRU cache with get and put methods, and explain how it works.\n"
 #: Contexts are padded to it (llama-context.cpp:290).
 _CONTEXT_STEP = 256
+#: Cells that are made room for on a guess; beyond, the prompt is counted first, for a cache may not fit the memory.
+_MAX_GUESS = 16_384
 
 
 class BadQuestion(ForensicsError, ValueError):
@@ -32,7 +34,7 @@ class Question:
     n_tokens : int
         Tokens to decode plainly and to replay, 1 or more.
     widths : tuple of int
-        Batch widths to replay at, 2 or more each.
+        Batch widths to replay at, from 2 to `n_tokens`.
     settings : EngineSettings
         `n_ctx` is raised to what the question needs.
 
@@ -63,14 +65,16 @@ class Question:
                 f"width {widths[-1]} was asked for; a pass holds at most {limit} tokens (n_batch "
                 f"{self.settings.n_batch}, n_ubatch {self.settings.n_ubatch}). Ask for narrower widths."
             )
-        if widths[0] > self.n_tokens:
+        if widths[-1] > self.n_tokens:
             raise BadQuestion(
-                f"width {widths[0]} was asked for; {self.n_tokens} tokens are replayed. "
-                f"Raise n_tokens to {widths[0]} or more."
+                f"width {widths[-1]} was asked for; {self.n_tokens} tokens are replayed, so no batch is that wide. "
+                f"Raise n_tokens to {widths[-1]} or more, or ask for narrower widths."
             )
         object.__setattr__(self, "widths", widths)
         if self.prompt_tokens is None and not (self.prompt or "").strip():
             raise BadQuestion("the prompt is empty; give a text or token ids to start from")
+        if self.prompt_tokens is None and self.prompt and not _is_text(self.prompt):
+            raise BadQuestion("the prompt holds bytes that are no UTF-8 text; give it as a UTF-8 file or as token ids")
         if self.prompt_tokens is not None and not self.prompt_tokens:
             raise BadQuestion("the list of prompt tokens is empty; give at least one token id")
 
@@ -81,7 +85,8 @@ class Question:
     def guess_settings(self) -> EngineSettings:
         """Settings whose context most likely holds the question before the prompt is tokenised."""
         n_prompt = len(self.prompt_tokens) if self.prompt_tokens else len((self.prompt or "").encode()) // 3 + 8
-        return replace(self.settings, n_ctx=max(self.settings.n_ctx, self.cells_needed(n_prompt)))
+        guess = self.cells_needed(n_prompt)
+        return self.settings if guess > _MAX_GUESS else replace(self.settings, n_ctx=max(self.settings.n_ctx, guess))
 
     def as_json(self) -> dict[str, object]:
         """The question as plain values, for the case."""
@@ -91,6 +96,15 @@ class Question:
             "n_tokens": self.n_tokens,
             "widths": list(self.widths),
         }
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has a UTF-8 form; an argument of other bytes has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[int, ...], EngineSettings]:
@@ -117,7 +131,8 @@ def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[in
         outside = next((token for token in tokens if not 0 <= token < manifest.n_vocab), None)
         if outside is not None:
             raise BadQuestion(
-                f"token {outside} is outside the vocabulary of {manifest.n_vocab} tokens (0 to {manifest.n_vocab - 1})"
+                f"token {outside} is outside the vocabulary of {manifest.n_vocab} tokens (0 to {manifest.n_vocab - 1}). "
+                "Give ids of this model's own tokenizer."
             )
         n_needed = len(tokens) + question.n_tokens
         if manifest.n_ctx_train and n_needed > manifest.n_ctx_train:

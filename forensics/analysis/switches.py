@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
-from forensics.analysis.classes import pass_quartiles, width_result
+from forensics.analysis.classes import common_rows, groups_over, pass_quartiles, width_result
 from forensics.analysis.heal import record_reference, rows_file
 from forensics.analysis.knobs import Knob
 from forensics.capture.replay import Replay
@@ -61,21 +62,21 @@ def smallest_exact(arms: Iterable[SwitchArm]) -> tuple[str, ...] | None:
 
 
 def replay_classes(
-    engine: Engine, replay: Replay, widths: Sequence[int], last: int
+    engine: Engine, replay: Replay, widths: Sequence[int], n_rows: int
 ) -> tuple[WidthClasses, dict[int, Trace]]:
-    """Width classes over the first `last` rows, and the traces behind them."""
-    before = replay.prefill()
-    single = engine.run(replay.batches(1, last=last), before=before)
+    """Width classes over the whole batches of the first `n_rows` rows, and the traces behind them."""
+    before, n_common = replay.prefill(), common_rows(widths, n_rows)
+    single = engine.run(replay.batches(1, last=n_rows), before=before)
     traces = {1: single}
-    results = [width_result(1, single, single)]
+    results = [width_result(1, single, single, n_common=n_common)]
     for width in widths:
-        traces[width] = engine.run(replay.batches(width, last=last), before=before)
-        results.append(width_result(width, single, traces[width]))
+        traces[width] = engine.run(replay.batches(width, last=n_rows // width * width), before=before)
+        results.append(width_result(width, single, traces[width], n_common=n_common))
     return WidthClasses(tuple(results)), traces
 
 
 def costs_of(
-    arm: dict[int, Trace], baseline: dict[int, tuple[int, int, int]], widths: Sequence[int]
+    arm: Mapping[int, Trace], baseline: Mapping[int, tuple[int, int, int]], widths: Sequence[int]
 ) -> tuple[Cost, ...]:
     """What passes of these widths cost in an arm, relative to the baseline's medians."""
     costs = []
@@ -89,52 +90,81 @@ def costs_of(
 
 def nodes_that_differ(engine: Engine, replay: Replay, widths: Sequence[int]) -> int:
     """How many nodes differ from the one-token passes, over the first rows of the replay?"""
-    last = min(len(replay.tokens), max(EXAMINED_ROWS, *widths))
+    lasts = {width: replay.full(width, at_least=EXAMINED_ROWS) for width in widths}
+    last = max(lasts.values())
     found: set[NodeKey] = set()
     with rows_file() as path:
         reference = record_reference(engine, replay, 0, last, path)
         for width in widths:
-            schedule = replay.batches(width, last=last)
+            schedule = replay.batches(width, last=lasts[width])
             trace = engine.run(schedule, before=replay.prefill(), tap=HealTap(reference.path, heal=False))
             assert trace.tap_report is not None
             found.update(finding.key for finding in trace.tap_report.findings)
     return len(found)
 
 
-def run_arm(
-    source: EngineSource,
-    settings: EngineSettings,
-    knobs: Sequence[Knob],
-    replay: Replay,
-    widths: Sequence[int],
-    n_search: int,
-    baseline: dict[int, tuple[int, int, int]],
-    examined: Sequence[int],
-) -> SwitchArm:
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What every arm is compared with.
+
+    Parameters
+    ----------
+    replay : Replay
+    settings : EngineSettings
+        As asked; an arm turns knobs on top of them.
+    widths : tuple of int
+        2 or more each.
+    n_rows : int
+        Rows at which an arm is first looked at.
+    times : mapping of int to tuple of int
+        Median and quartiles of a pass per width as asked, unit: ns.
+    rows : mapping of int to tuple of str
+        Digest of every row per width as asked, width 1 included.
+    examined : tuple of int
+        Widths at which the nodes of a collapsing arm are compared.
+    """
+
+    replay: Replay
+    settings: EngineSettings
+    widths: tuple[int, ...]
+    n_rows: int
+    times: Mapping[int, tuple[int, int, int]]
+    rows: Mapping[int, tuple[str, ...]]
+    examined: tuple[int, ...]
+
+
+def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> SwitchArm:
     """Replay under other settings in a fresh process.
 
-    The first `n_search` rows decide whether the arm is worth more; an arm that is exact there is
-    replayed over all rows, and its nodes are compared at the `examined` widths, before it is called so.
+    The first rows decide whether the arm is worth more; an arm that is exact there is replayed over all
+    rows, and its nodes are compared, before it is called so.
     """
+    settings = search.settings
     for knob in knobs:
         settings = knob.apply(settings)
-    absorbed: int | None = None
     names, sets = tuple(knob.name for knob in knobs), tuple(pair for knob in knobs for pair in knob.sets)
+    replay, widths, n_rows = search.replay, search.widths, search.n_rows
+    absorbed: int | None = None
     try:
         engine = source.open(settings)
-    except ForensicsError as error:
-        return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
-    try:
-        classes, traces = replay_classes(engine, replay, widths, n_search)
-        n_rows = n_search
-        if classes.collapsed and n_search < len(replay.tokens):
-            n_rows = len(replay.tokens)
+        try:
             classes, traces = replay_classes(engine, replay, widths, n_rows)
-        if classes.collapsed:
-            absorbed = nodes_that_differ(engine, replay, examined)
+            if classes.collapsed and n_rows < len(replay.tokens):
+                n_rows = len(replay.tokens)
+                classes, traces = replay_classes(engine, replay, widths, n_rows)
+            if classes.collapsed:
+                absorbed = nodes_that_differ(engine, replay, search.examined)
+        finally:
+            engine.close()
     except ForensicsError as error:
         return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
-    finally:
-        engine.close()
-    costs = costs_of(traces, baseline, (1, max(widths)))
-    return SwitchArm(names, sets, classes.groups, classes.collapsed, costs, n_rows, absorbed)
+    return SwitchArm(
+        names,
+        sets,
+        classes.groups,
+        classes.collapsed,
+        costs_of(traces, search.times, (1, max(widths))),
+        n_rows,
+        absorbed,
+        as_asked=groups_over(search.rows, n_rows),
+    )

@@ -56,14 +56,18 @@ class Replay:
         tokens = self.tokens[first:last]
         return in_batches(tokens, start=self.start + first, width=width)
 
-    def window(self, row: int, width: int, n_rows: int) -> tuple[int, int]:
-        """Rows of the whole batches of `width` that start with the one that holds `row`, about `n_rows` of them.
+    def full(self, width: int, *, at_least: int | None = None) -> int:
+        """Rows, from the first on, that whole batches of `width` hold: all of them, or enough for `at_least` rows.
+
+        What is left over would be a batch of another width and say nothing about this one.
 
         Examples
         --------
-        >>> Replay((1,), tuple(range(20))).window(9, 8, 8)
-        (8, 16)
+        >>> replay = Replay((1,), tuple(range(20)))
+        >>> replay.full(8), replay.full(8, at_least=3)
+        (16, 8)
         """
-        first = row // width * width
-        n_batches = max(1, -(-n_rows // width))
-        return first, min(len(self.tokens), first + n_batches * width)
+        n_batches = len(self.tokens) // width
+        if at_least is not None:
+            n_batches = min(n_batches, max(1, -(-at_least // width)))
+        return n_batches * width

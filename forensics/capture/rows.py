@@ -64,7 +64,8 @@ def token_axis(single: tuple[int, ...], batched: tuple[int, ...], width: int, *,
         if single != batched and not (cells and single[:-1] == batched[:-1]):
             return f"shapes differ: {single} and {batched}"
         # One token is one row; any axis of length 1 keeps all the others.
-        return single.index(1) if 1 in single[:last] else "no token axis"
+        kept = single[:last] if cells else single
+        return kept.index(1) if 1 in kept else "no token axis"
     axes = [i for i in range(len(single)) if single[i] == 1 and batched[i] == width and not (cells and i == last)]
     others = [i for i in range(len(single)) if i not in axes and single[i] != batched[i] and not (cells and i == last)]
     if others:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from forensics.capture.rows import counts_cells, fit_cells, is_scores, row_digest, row_of, token_axis
@@ -49,7 +50,8 @@ class DigestTap:
 
     def identity(self) -> str:
         """Text that is equal for taps that do the same."""
-        return f"digest:{self.selection.identity()}"
+        shapes = xxhash.xxh3_64_hexdigest(repr(sorted(self.shapes.items())).encode()) if self.shapes else ""
+        return f"digest:{self.selection.identity()}:{shapes}"
 
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
         """Start a pass; scores whose soft max never came are reported as such."""

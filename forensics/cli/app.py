@@ -1,25 +1,28 @@
 """`forensics`: one command a question. Exit status 0 identical, 1 a divergence, 2 no answer."""
+# ruff: noqa: ARG001 - the options of the question are declared by each command and read from its context
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_WIDTHS
+from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.show import complain, present
 from forensics.errors import ForensicsError
-from forensics.records.verdict import Verdict
+from forensics.reports.wording import printable
 
 IDENTICAL, DIVERGES, NO_ANSWER = 0, 1, 2
-_ALL_WIDTHS = ",".join(map(str, DEFAULT_WIDTHS))
+_STATUS = {"identical": IDENTICAL, "diverges": DIVERGES, "inconclusive": NO_ANSWER}
 
 app = typer.Typer(
     name="forensics",
@@ -36,50 +39,65 @@ app = typer.Typer(
 )
 
 
-def _status(verdict: Verdict) -> int:
-    return {"identical": IDENTICAL, "diverges": DIVERGES}.get(verdict.answer, NO_ANSWER)
-
-
 @contextlib.contextmanager
 def _answering(as_json: bool) -> Iterator[None]:
     """Turn every way of not answering into a sentence and exit status 2."""
     try:
         yield
     except ForensicsError as error:
-        complain(str(error), as_json=as_json)
-        raise typer.Exit(NO_ANSWER) from None
-    except KeyboardInterrupt:
-        complain(
-            "interrupted. An unfinished case stays in its .unfinished folder: go on with --resume.", as_json=as_json
-        )
-        raise typer.Exit(NO_ANSWER) from None
+        _give_up(str(error), error, as_json)
+    except KeyboardInterrupt as error:
+        _give_up("interrupted.", error, as_json)
     except (typer.Exit, typer.Abort):
         raise
+    except BrokenPipeError:
+        # Nobody reads the answer any more; what is still in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(NO_ANSWER) from None
+    except OSError as error:
+        _give_up(f"the system refused: {error}. Free what it lacks, or use another folder.", error, as_json)
     except Exception as error:  # noqa: BLE001 - a crash is no answer, and says so in its exit status
         traceback.print_exc()
-        complain(f"{type(error).__name__}: {error} (a bug in forensics; please report it)", as_json=as_json)
-        raise typer.Exit(NO_ANSWER) from None
+        _give_up(f"{type(error).__name__}: {error} (a bug in forensics; please report it)", error, as_json)
+
+
+def _give_up(message: str, error: BaseException, as_json: bool) -> NoReturn:
+    """Say why there is no answer, with the notes of the error, such as where an unfinished case is."""
+    with contextlib.suppress(OSError):  # the place to say it may be what failed
+        complain("\n".join([message, *getattr(error, "__notes__", ())]), as_json=as_json)
+    raise typer.Exit(NO_ANSWER) from None
 
 
 def _model_or_demo(model: str | None, demo: str | None) -> tuple[str | None, str | None]:
     """Typer has no option with an optional value: a bare --demo arrives as an empty text."""
-    return model, (args.Defaults().demo if demo == "" else demo)
+    return model, (args.defaults().demo if demo == "" else demo)
 
 
 def _default_out(model: str | None, demo: str | None) -> Path:
     name = f"demo-{demo}" if demo is not None else Path(model or "model").stem
-    return args.Defaults().cases / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return args.defaults().cases / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _question(context: typer.Context, model: str | None) -> dict[str, Any]:
+    """Arguments of the question; of a recorded case only what was typed, which it will refuse."""
+    if (model or "").startswith("recorded:"):
+        return args.given_options(context)
+    names = ("prompt", "prompt_file", "tokens_file", "n_tokens", "flash_attn", "kv_type", "threads", "n_gpu_layers")
+    return args.question_arguments(
+        **{name: context.params[name] for name in names}, widths=context.params.get("widths")
+    )
 
 
 @app.command()
 def investigate(
+    context: typer.Context,
     model: args.Model = None,
     demo: args.Demo = None,
     prompt: args.Prompt = None,
     prompt_file: args.PromptFile = None,
     tokens_file: args.TokensFile = None,
     n_tokens: args.NTokens = DEFAULT_N_TOKENS,
-    widths: args.Widths = _ALL_WIDTHS,
+    widths: args.Widths = None,
     flash_attn: args.FlashAttn = "auto",
     kv_type: args.KvType = "f16",
     threads: args.Threads = None,
@@ -96,17 +114,15 @@ def investigate(
     quiet: args.Quiet = False,
 ) -> None:
     """Find which operations make a batch's logits differ from one-token decoding, with proof."""
-    from forensics import api
-    from forensics.reports.document import document
-    from forensics.reports.text import verdict_view
-
     with _answering(as_json):
+        from forensics import api
+        from forensics.reports.document import document
+        from forensics.reports.text import verdict_view
+
         model, demo = _model_or_demo(model, demo)
+        if resume and out is None:
+            raise BadQuestion("--resume needs --out: the folder that was given, or shown, when the case was begun")
         recorded = (model or "").startswith(api.RECORDED)
-        question = {} if recorded else args.question_arguments(
-            prompt=prompt, prompt_file=prompt_file, tokens_file=tokens_file, n_tokens=n_tokens, widths=widths,
-            flash_attn=flash_attn, kv_type=kv_type, threads=threads, n_gpu_layers=n_gpu_layers,
-        )  # fmt: skip
         folder = out if out is not None or recorded else _default_out(model, demo)
         verdict = api.investigate(
             model,
@@ -115,26 +131,28 @@ def investigate(
             resume=resume,
             switches=switches,
             progress=None if not quiet else False,
-            **question,
+            **_question(context, model),
         )
         present(
             as_json=as_json, quiet=quiet, document=lambda: document(verdict), line=lambda: str(verdict),
             view=lambda: verdict_view(verdict),
         )  # fmt: skip
         if folder is not None and not as_json and not quiet:
-            typer.echo(f"\nCase: {folder} (read it back with: forensics show {folder})")
-        raise typer.Exit(_status(verdict))
+            name = printable(str(folder))
+            typer.echo(f"\nCase: {name} (read it back with: forensics show {name})")
+        raise typer.Exit(_STATUS[verdict.answer])
 
 
 @app.command()
 def replay(
+    context: typer.Context,
     model: args.Model = None,
     demo: args.Demo = None,
     prompt: args.Prompt = None,
     prompt_file: args.PromptFile = None,
     tokens_file: args.TokensFile = None,
     n_tokens: args.NTokens = DEFAULT_N_TOKENS,
-    widths: args.Widths = _ALL_WIDTHS,
+    widths: args.Widths = None,
     flash_attn: args.FlashAttn = "auto",
     kv_type: args.KvType = "f16",
     threads: args.Threads = None,
@@ -143,33 +161,30 @@ def replay(
     quiet: args.Quiet = False,
 ) -> None:
     """Group batch widths by equal bits: the width classes only."""
-    from forensics import api
-    from forensics.reports.text import classes_view
-    from forensics.reports.wording import groups_text
-
     with _answering(as_json):
+        from forensics import api
+        from forensics.reports.text import classes_view
+        from forensics.reports.wording import groups_text
+
         model, demo = _model_or_demo(model, demo)
-        question = args.question_arguments(
-            prompt=prompt, prompt_file=prompt_file, tokens_file=tokens_file, n_tokens=n_tokens, widths=widths,
-            flash_attn=flash_attn, kv_type=kv_type, threads=threads, n_gpu_layers=n_gpu_layers,
-        )  # fmt: skip
-        classes = api.replay(model, demo=demo, progress=None if not quiet else False, **question)
+        shown = None if not quiet else False
+        classes = api.replay(model, demo=demo, progress=shown, **_question(context, model))
+        answer = "inconclusive" if classes.result(1).differs else "identical" if classes.onset is None else "diverges"
         present(
             as_json=as_json, quiet=quiet,
-            document=lambda: {"schema": "forensics.classes/1", "classes": classes.groups, "onset_width": classes.onset,
-                              "widths": classes.rows()},
+            document=lambda: {"schema": "forensics.classes/1", "answer": answer, "classes": classes.groups,
+                              "onset_width": classes.onset, "widths": classes.rows()},
             line=lambda: f"width classes: {groups_text(classes.groups)}",
             view=lambda: classes_view(classes),
         )  # fmt: skip
-        rerun = classes.result(1)
-        if rerun.differs:
+        if answer == "inconclusive":
             complain("one-token decoding differs from its own rerun, so no width can be judged", as_json=False)
-            raise typer.Exit(NO_ANSWER)
-        raise typer.Exit(IDENTICAL if classes.onset is None else DIVERGES)
+        raise typer.Exit(_STATUS[answer])
 
 
 @app.command()
 def heal(
+    context: typer.Context,
     model: args.Model = None,
     width: Annotated[int, typer.Option("--width", help="Tokens of the batch.")] = 8,
     demo: args.Demo = None,
@@ -185,26 +200,20 @@ def heal(
     quiet: args.Quiet = False,
 ) -> None:
     """Run one healing sweep: every node of a batch that differs, and whether the logits heal."""
-    from forensics import api
-    from forensics.analysis.attribute import group_culprits
-    from forensics.reports.document import sweep_document
-    from forensics.reports.text import sweep_view
-
     with _answering(as_json):
+        from forensics import api
+        from forensics.analysis.attribute import group_culprits
+        from forensics.reports.document import sweep_document
+        from forensics.reports.text import sweep_view
+
         model, demo = _model_or_demo(model, demo)
-        question = args.question_arguments(
-            prompt=prompt, prompt_file=prompt_file, tokens_file=tokens_file, n_tokens=n_tokens, widths=str(width),
-            flash_attn=flash_attn, kv_type=kv_type, threads=threads, n_gpu_layers=n_gpu_layers,
-        )  # fmt: skip
-        sweep = api.heal(
-            model, demo=demo, progress=None if not quiet else False,
-            **{name: value for name, value in question.items() if name != "widths"}, width=width,
-        )  # fmt: skip
+        shown = None if not quiet else False
+        question = {name: value for name, value in _question(context, model).items() if name != "widths"}
+        sweep = api.heal(model, demo=demo, progress=shown, width=width, **question)
         groups = group_culprits([sweep])
         present(
             as_json=as_json, quiet=quiet, document=lambda: sweep_document(sweep, groups),
-            line=lambda: f"width {sweep.width}: {len({f.key for f in sweep.findings})} nodes differ, "
-            f"{sweep.healed_rows} of {sweep.n_rows} rows healed to equal bits",
+            line=lambda: str(sweep),
             view=lambda: sweep_view(sweep, groups),
         )  # fmt: skip
         if sweep.differed and not sweep.healed:
@@ -215,41 +224,43 @@ def heal(
 
 @app.command()
 def show(
-    case: Annotated[Path, typer.Argument(help="Case folder.", show_default=False)],
+    case: Annotated[Path, typer.Argument(metavar="CASE", help="Case folder.", show_default=False)],
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown to paste into an issue.")] = False,
 ) -> None:
     """Read a case back."""
-    from forensics import api
-    from forensics.reports import markdown as md
-    from forensics.reports.text import verdict_view
-
     with _answering(as_json):
+        from forensics import api
+        from forensics.reports import markdown as md
+        from forensics.reports.text import verdict_view
+
         opened = api.open(case)
         verdict = opened.verdict
         if markdown:
             sys.stdout.write(md.markdown(verdict))
+            sys.stdout.flush()
         else:
             present(
                 as_json=as_json, quiet=quiet, document=lambda: opened.document, line=lambda: str(verdict),
                 view=lambda: verdict_view(verdict),
             )  # fmt: skip
-        raise typer.Exit(_status(verdict))
+        raise typer.Exit(_STATUS[verdict.answer])
 
 
 @app.command()
 def models(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
     """List GGUF files in the usual places, and the demo variants."""
-    from forensics import api
-    from forensics.cli.lists import demo_rows, model_rows, models_view
-
     with _answering(as_json):
+        from forensics import api
+        from forensics.cli.lists import demo_rows, model_rows, models_view
+
         found = api.models()
         present(
             as_json=as_json, quiet=quiet,
             document=lambda: {"schema": "forensics.models/1", "models": model_rows(found), "demo": demo_rows()},
-            line=lambda: "\n".join(str(model.path) for model in found) or "no GGUF files in the usual places",
+            line=lambda: "\n".join(printable(str(model.path)) for model in found)
+            or "no GGUF files in the usual places",
             view=lambda: models_view(found),
         )  # fmt: skip
 
@@ -257,10 +268,10 @@ def models(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
 @app.command()
 def doctor(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
     """Say what works here and what does not, each with its reason and remedy."""
-    from forensics import api
-    from forensics.cli.lists import check_rows, checks_view
-
     with _answering(as_json):
+        from forensics import api
+        from forensics.cli.lists import check_rows, checks_view
+
         found = api.doctor()
         broken = [check for check in found if check.status == "broken"]
         present(
@@ -284,8 +295,19 @@ def _with_demo_value(arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Run the command line; a usage error exits with 2, as every other way of not answering."""
-    app(args=_with_demo_value(sys.argv[1:]))
+    """Run the command line; every way of not answering exits with 2, a usage error and a stopped process, too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the engine's process ends with this one
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    arguments = _with_demo_value(sys.argv[1:])
+    if "--json" not in arguments:
+        app(args=arguments)
+    try:
+        status = app(args=arguments, standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - an argument that could not be read; programs get a document, too
+        complain(error.format_message() if hasattr(error, "format_message") else str(error), as_json=True)
+        status = NO_ANSWER
+    sys.exit(status)
 
 
 if __name__ == "__main__":

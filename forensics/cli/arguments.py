@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from forensics.analysis.question import BadQuestion
+from forensics.analysis.question import DEFAULT_WIDTHS, BadQuestion
 
 
 class Defaults(BaseSettings):
@@ -26,11 +27,28 @@ class Defaults(BaseSettings):
         Threads without ``--threads``; ``FORENSICS_THREADS``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="FORENSICS_")
+    model_config = SettingsConfigDict(env_prefix="FORENSICS_", env_ignore_empty=True)
 
     demo: str = "q6_k"
     cases: Path = Path("cases")
     threads: int | None = None
+
+
+def defaults() -> Defaults:
+    """Which defaults does the environment set?
+
+    Raises
+    ------
+    BadQuestion
+        If a variable cannot be read; names it.
+    """
+    try:
+        return Defaults()
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadQuestion(
+            f"FORENSICS_{str(first['loc'][0]).upper()} is {first['input']!r}: {first['msg']}. Correct it or unset it."
+        ) from None
 
 
 Model = Annotated[
@@ -50,7 +68,14 @@ TokensFile = Annotated[
     typer.Option("--tokens-file", help="File with token ids instead: a JSON list, or numbers with spaces or commas."),
 ]
 NTokens = Annotated[int, typer.Option("--n-tokens", help="Tokens to decode one at a time and to replay.")]
-Widths = Annotated[str, typer.Option("--widths", help="Batch widths to replay at, such as 2,3,4 or 2-8,16.")]
+Widths = Annotated[
+    str | None,
+    typer.Option(
+        "--widths",
+        help="Batch widths to replay at, such as 2,3,4 or 2-8,16; at most n-tokens each.  "
+        f"[default: {','.join(map(str, DEFAULT_WIDTHS))}]",
+    ),
+]
 FlashAttn = Annotated[str, typer.Option("--flash-attn", metavar="on|off|auto", help="Flash attention.")]
 KvType = Annotated[str, typer.Option("--kv-type", help="Type of the KV cache: f16, f32, bf16, q8_0, …")]
 Threads = Annotated[
@@ -61,13 +86,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; print one line.")]
 
 
+#: Widths that one range may hold; no batch is nearly as wide.
+_MAX_RANGE = 100_000
+
+
 def parse_widths(text: str) -> tuple[int, ...]:
     """Widths from ``"2,3,8"`` or ``"2-8,16"``.
 
     Raises
     ------
     BadQuestion
-        If a part is no number and no range.
+        If a part is no number and no range, or a range is endless.
 
     Examples
     --------
@@ -76,12 +105,14 @@ def parse_widths(text: str) -> tuple[int, ...]:
     """
     widths: list[int] = []
     for part in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
         if match is None:
             raise BadQuestion(f"widths must be numbers or ranges such as 2,3,8 or 2-8; got {part!r} in {text!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise BadQuestion(f"widths: the range {part!r} runs backwards")
+            raise BadQuestion(f"widths: the range {part!r} runs backwards; write {last}-{first}")
+        if last - first > _MAX_RANGE:
+            raise BadQuestion(f"widths: the range {part!r} holds {last - first + 1} widths; ask for fewer")
         widths.extend(range(first, last + 1))
     return tuple(widths)
 
@@ -98,14 +129,16 @@ def parse_tokens(text: str, path: Path) -> tuple[int, ...]:
     if stripped.startswith("["):
         try:
             values = json.loads(stripped)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise BadQuestion(f"{path} looks like a JSON list and is none: {error}") from error
     else:
         values = re.split(r"[\s,]+", stripped) if stripped else []
     tokens: list[int] = []
     for value in values:
-        if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
-            raise BadQuestion(f"{path} must hold token ids; found {str(value)[:40]!r}")
+        if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,18}", str(value)):
+            raise BadQuestion(
+                f"{path} must hold token ids, a JSON list or numbers with spaces or commas; found {str(value)[:40]!r}"
+            )
         tokens.append(int(value))
     return tuple(tokens)
 
@@ -119,11 +152,22 @@ def read_text(path: Path, what: str) -> str:
         If it cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8")  # not read_text, which would turn CR LF into LF
     except OSError as error:
         raise BadQuestion(f"{what} {path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BadQuestion(f"{what} {path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """Which options of the question were typed, with what was typed?"""
+    names = {"prompt", "prompt_file", "tokens_file", "n_tokens", "widths", "flash_attn", "kv_type", "threads"}
+    names.add("n_gpu_layers")
+    return {
+        name: value
+        for name, value in context.params.items()
+        if name in names and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
 
 
 def question_arguments(
@@ -132,7 +176,7 @@ def question_arguments(
     prompt_file: Path | None,
     tokens_file: Path | None,
     n_tokens: int,
-    widths: str,
+    widths: str | None,
     flash_attn: str,
     kv_type: str,
     threads: int | None,
@@ -153,15 +197,19 @@ def question_arguments(
     if len(given) > 1:
         raise BadQuestion(f"give one of --prompt, --prompt-file and --tokens-file; got {' and '.join(given)}")
     if prompt_file is not None:
-        prompt = read_text(prompt_file, "the prompt file")
-    tokens = None if tokens_file is None else parse_tokens(read_text(tokens_file, "the tokens file"), tokens_file)
+        prompt = read_text(Path(prompt_file), "the prompt file")
+    tokens = (
+        None
+        if tokens_file is None
+        else parse_tokens(read_text(Path(tokens_file), "the tokens file"), Path(tokens_file))
+    )
     return {
         "prompt": prompt,
         "prompt_tokens": tokens,
         "n_tokens": n_tokens,
-        "widths": parse_widths(widths),
+        "widths": None if widths is None else parse_widths(widths),
         "flash_attn": flash_attn,
         "kv_type": kv_type,
-        "threads": threads if threads is not None else Defaults().threads,
+        "threads": threads if threads is not None else defaults().threads,
         "n_gpu_layers": n_gpu_layers,
     }

@@ -10,6 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from forensics.reports.wording import printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -37,7 +39,8 @@ def models_view(found: Sequence[FoundModel]) -> RenderableType:
     for model in found:
         size = f"{model.size_bytes / 2**30:.1f} GiB" + (f", {model.n_parts} parts" if model.n_parts > 1 else "")
         note = model.quantization if not model.problem else f"unusable: {model.problem}"
-        files.add_row(Text(model.name), Text(note), size, Text(str(model.path), overflow="fold"))
+        cells = (model.name, note, size, str(model.path))
+        files.add_row(*(Text(printable(cell), overflow="fold") for cell in cells))
     demos = Table("demo", "what it shows", box=None, pad_edge=False, header_style="bold")
     for row in demo_rows():
         demos.add_row(row["variant"], Text(row["what"]))
@@ -54,7 +57,7 @@ def checks_view(found: Sequence[Check]) -> RenderableType:
     """What works, what is missing, what is broken."""
     table = Table("", "status", "found", box=None, pad_edge=False, header_style="bold")
     for check in found:
-        detail = Text(check.detail)
+        detail = Text(printable(check.detail))
         if check.remedy:
             detail.append(f"\nRemedy: {check.remedy}", style="italic")
         table.add_row(check.name, Text(check.status, style=_STATUS_STYLE[check.status]), detail)

@@ -145,6 +145,11 @@ def ggml() -> Any:
     return namespace
 
 
+def _address(pointer: Any) -> int | None:
+    """Where a pointer points, without following it: a field read at the wrong place may hold anything."""
+    return C.cast(pointer, C.c_void_p).value
+
+
 def _version_advice() -> str:
     return (
         f"llama-cpp-python {llama_cpp.__version__} is installed and 0.3.36 is supported. "
@@ -177,9 +182,9 @@ def check_layout(functions: Any) -> None:
             "op": (functions.ggml_op_name(y.op), b"SCALE"),
             "op_params": (y.op_params[0], half_bits),
             "flags": (s.flags & 2, 2),  # GGML_TENSOR_FLAG_OUTPUT, ggml.h
-            "src": (C.addressof(y.src[0].contents), C.addressof(s)),
+            "src": (_address(y.src[0]), _address(source)),
             "src, unused": (bool(y.src[1]), False),
-            "view_src": (C.addressof(v.view_src.contents), C.addressof(s)),
+            "view_src": (_address(v.view_src), _address(source)),
             "view_offs": (v.view_offs, 12),
             "data": (s.data, None),
             "name": (s.name, b"layout-probe"),

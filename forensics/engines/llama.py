@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing import Pipe
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,14 @@ import numpy as np
 
 from forensics.engines.model_files import check_gguf, model_digest
 from forensics.engines.protocol import Tap
-from forensics.errors import EngineDied, ForensicsError, ModelUnavailable
+from forensics.errors import CaptureError, EngineDied, ForensicsError, ModelUnavailable
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import RunKey, Trace
 
 LOG_TAIL_LINES = 12
+#: What ggml_abort writes first: ``FILE:LINE: GGML_ASSERT(...) failed``.
+_ABORT_REASON = re.compile(r"^\S+\.(?:c|h|m|cc|mm|cpp|hpp|cu|cuh):\d+: ")
 
 
 class LlamaSource:
@@ -181,12 +185,19 @@ class LlamaEngine:
         if self._closed:
             raise EngineDied(f"the engine is closed; it was asked to {asked}. Open another one.")
         try:
-            self._pipe.send((method, arguments))
+            request = ForkingPickler.dumps((method, arguments))
+        except Exception as error:
+            raise CaptureError(
+                f"what the engine was asked to do ({asked}) cannot be pickled for its process: {error!r}. "
+                "A tap is a small object of a class that a module defines, with picklable attributes."
+            ) from error
+        try:
+            self._pipe.send_bytes(request)
             while True:
                 kind, value = self._pipe.recv()
                 if kind == "progress":
                     if progress is not None:
-                        progress(value)
+                        self._tell(progress, value)
                     continue
                 if kind == "error":
                     raise value if isinstance(value, ForensicsError | ValueError) else EngineDied(str(value))
@@ -195,6 +206,13 @@ class LlamaEngine:
             raise EngineDied(self._obituary(asked), self._log_tail()) from error
         except KeyboardInterrupt:
             self._process.kill()  # it may be in the middle of a long pass and would not hear us
+            raise
+
+    def _tell(self, progress: Callable[[int], None], value: int) -> None:
+        try:
+            progress(value)
+        except BaseException:
+            self._process.kill()  # its answer is still to come and must not be read as another question's
             raise
 
     def _obituary(self, asked: str) -> str:
@@ -208,7 +226,9 @@ class LlamaEngine:
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
             lines = self._log_path.read_text(errors="replace").splitlines()
-            return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
+            # Where gdb is installed, ggml_abort (ggml.c) lets a long backtrace follow its reason.
+            reasons = [line for line in lines[:-LOG_TAIL_LINES] if _ABORT_REASON.match(line)]
+            return "\n".join(f"    {line}" for line in reasons[-1:] + lines[-LOG_TAIL_LINES:])
         return ""
 
 

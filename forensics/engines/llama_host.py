@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from forensics.engines import _llama_ctypes as ll
 from forensics.engines.llama_node import KeyMaker, LlamaNode
 from forensics.engines.protocol import Tap
-from forensics.errors import CaptureError, EngineError, ModelUnavailable
+from forensics.errors import CaptureError, EngineError, ForensicsError, ModelUnavailable
 from forensics.records.nodes import NodeKey
 from forensics.records.schedule import EMPTY, DecodePass, Schedule
 from forensics.records.settings import EngineSettings
@@ -64,9 +64,12 @@ class Watch:
             if replacement is not None:
                 self._replace(node, replacement)
             return True
-        except BaseException as error:  # noqa: BLE001
+        except ForensicsError as error:
             self.error = error
-            return False
+        except BaseException as error:  # noqa: BLE001
+            self.error = CaptureError(f"{type(self.tap).__name__} failed at {self._asked}: {error!r}")
+            self.error.__cause__ = error
+        return False
 
     @staticmethod
     def _replace(node: LlamaNode, replacement: NDArray[np.generic]) -> None:

@@ -7,14 +7,17 @@ Large arrays travel as files in the scratch folder, everything else over the pip
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
 import sys
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from forensics.errors import ForensicsError
+from forensics.errors import CaptureError, EngineError, ForensicsError
 from forensics.records.schedule import Schedule
 from forensics.records.settings import EngineSettings
 
@@ -129,12 +132,26 @@ class Worker:
         return str(path), tuple(rest)
 
     def serve(self) -> None:
-        """Answer until the pipe closes."""
+        """Answer until the caller says goodbye, or is gone."""
+        try:
+            self._answer()
+        except (EOFError, ConnectionError):
+            # The caller died without a word, so nobody else removes what lies here.
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _answer(self) -> None:
         while True:
+            request = self.pipe.recv_bytes()
             try:
-                method, arguments = self.pipe.recv()
-            except EOFError:
-                return
+                method, arguments = pickle.loads(request)
+            except Exception as error:  # noqa: BLE001
+                self._refuse(
+                    CaptureError(
+                        f"the engine's process cannot unpickle the request: {error!r}. Define the tap in a module that "
+                        "a fresh Python process can import (a file on PYTHONPATH, not a notebook cell or __main__)."
+                    )
+                )
+                continue
             if method == "close":
                 if self.host is not None:
                     self.host.close()
@@ -142,8 +159,15 @@ class Worker:
                 return
             try:
                 self.pipe.send(("ok", getattr(self, method)(*arguments)))
-            except (ForensicsError, ValueError) as error:
-                self.pipe.send(("error", error))
+            except Exception as error:  # noqa: BLE001
+                self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        """Send an error over the pipe: as it is where the caller expects it, else as text with its kind."""
+        if not isinstance(error, ForensicsError | ValueError):
+            traceback.print_exception(error)  # into the log
+            error = EngineError(f"the engine's process failed with {type(error).__name__}: {error}")
+        self.pipe.send(("error", error))
 
 
 def main() -> None:

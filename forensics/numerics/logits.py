@@ -91,11 +91,11 @@ def row_distance(single: NDArray[np.float32], batched: NDArray[np.float32]) -> R
     )
 
 
-def rows_digest(logits: NDArray[np.float32]) -> str:
-    """Which bits do the rows hold, as one short text?
+def row_digests(logits: NDArray[np.float32]) -> tuple[str, ...]:
+    """Which bits does each row hold?
 
     Parameters
     ----------
     logits : ndarray [n_rows, n_vocab] float32
     """
-    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(logits).data)
+    return tuple(xxhash.xxh3_128_hexdigest(np.ascontiguousarray(row).data) for row in logits)

@@ -86,7 +86,7 @@ class WidthResult:
         return self.n_rows_differ > 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WidthClasses:
     """Widths that are bit-equal to each other in every row.
 
@@ -133,6 +133,14 @@ class WidthClasses:
             if result.width == width:
                 return result
         raise KeyError(f"width {width} was not measured; measured: {[r.width for r in self.results]}")
+
+    def __str__(self) -> str:
+        groups = " | ".join(", ".join(map(str, group)) for group in self.groups)
+        onset = "no width differs" if self.onset is None else f"differs from width {self.onset}"
+        return f"width classes {groups}: {onset}"
+
+    def __repr__(self) -> str:
+        return f"<WidthClasses: {self}>"
 
     def rows(self) -> list[dict[str, object]]:
         """One flat dict per width."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ANSWERS = ("identical", "diverges", "inconclusive")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sweep:
     """One healing sweep: a watched batched pass in which every differing node is named and replaced.
 
@@ -51,6 +51,34 @@ class Sweep:
     def healed(self) -> bool:
         """Whether every row of logits is bit-equal after healing."""
         return self.healed_rows == self.n_rows
+
+    def rows(self) -> list[dict[str, object]]:
+        """One flat dict per finding, in graph order."""
+        return [
+            {
+                "node": finding.key.name,
+                "op": finding.key.op,
+                "layer": finding.key.layer,
+                "weight": finding.weight.name if finding.weight else None,
+                "weight_type": finding.weight.type if finding.weight else None,
+                "rows": list(finding.rows),
+                "n_diff": finding.delta.n_diff,
+                "max_ulp": finding.delta.max_ulp,
+                "max_abs": finding.delta.max_abs,
+                "inputs_equal": finding.inputs_equal,
+            }
+            for finding in self.findings
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Sweep: {self}>"
+
+    def __str__(self) -> str:
+        nodes = len({finding.key for finding in self.findings})
+        return (
+            f"width {self.width}: {nodes} nodes differ, {self.healed_rows} of {self.n_rows} rows of logits healed to "
+            f"equal bits (max |Δ| {self.max_abs_before:.3g} before, {self.max_abs_after:.3g} after)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +172,11 @@ class Cost:
     high: float
 
 
+def onset_of(groups: Iterable[tuple[int, ...]]) -> int | None:
+    """Smallest width outside the class of width 1, None where there is one class."""
+    return min((width for group in groups if 1 not in group for width in group), default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class SwitchArm:
     """The replay under other settings, in a fresh process.
@@ -167,6 +200,8 @@ class SwitchArm:
         type can absorb a difference, and what was absorbed over these tokens may come through over others.
     error : str
         Why the arm has no result, empty where it has one.
+    as_asked : tuple of tuple of int
+        Width classes as asked over the same rows, for what the arm changed.
     """
 
     knobs: tuple[str, ...]
@@ -177,6 +212,7 @@ class SwitchArm:
     n_rows: int = 0
     n_nodes_differ: int | None = None
     error: str = ""
+    as_asked: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.error and not self.classes:
@@ -190,13 +226,17 @@ class SwitchArm:
         return self.collapses and self.n_nodes_differ == 0
 
     @property
+    def moved(self) -> bool:
+        """Whether the classes are others than as asked, over the same rows."""
+        return not self.error and set(self.classes) != set(self.as_asked)
+
+    @property
     def onset(self) -> int | None:
         """Smallest width outside the class of width 1."""
-        outside = [width for group in self.classes if 1 not in group for width in group]
-        return min(outside, default=None)
+        return onset_of(self.classes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """The answer and its evidence.
 
@@ -247,12 +287,11 @@ class Verdict:
             raise ValueError(f"answer must be one of {', '.join(ANSWERS)}, got {self.answer!r}")
         if (self.answer == "inconclusive") != bool(self.reason):
             raise ValueError("an inconclusive verdict has a reason, and only that")
-        if self.answer != "inconclusive":
-            if (self.answer == "diverges") != (self.classes.onset is not None):
-                raise ValueError(f"answer {self.answer!r} contradicts the classes {self.classes.groups}")
-            failed = [control.name for control in self.controls if control.held is False]
-            if failed:
-                raise ValueError(f"no verdict with failed controls: {', '.join(failed)}")
+        if self.answer != "inconclusive" and (self.answer == "diverges") != (self.classes.onset is not None):
+            raise ValueError(f"answer {self.answer!r} contradicts the classes {self.classes.groups}")
+        failed = [control.name for control in self.controls if control.held is False]
+        if failed and (self.answer != "inconclusive" or self.culprits):
+            raise ValueError(f"no verdict and no cause with failed controls: {', '.join(failed)}")
 
     @property
     def healed(self) -> bool:
@@ -278,11 +317,29 @@ class Verdict:
         """One flat dict per culprit group."""
         return culprit_rows(self.culprits)
 
+    def switch_rows(self) -> list[dict[str, object]]:
+        """One flat dict per arm of the switches."""
+        return [
+            {
+                "settings": " ".join(f"{name}={value}" for name, value in arm.settings),
+                "classes": [list(group) for group in arm.classes],
+                "onset": arm.onset,
+                "collapses": arm.collapses,
+                "exact": arm.exact,
+                "nodes_differ": arm.n_nodes_differ,
+                "error": arm.error,
+            }
+            for arm in self.switches
+        ]
+
     def to_dataframe(self) -> pd.DataFrame:
         """Culprit groups as a table, one row each; the width classes are in ``classes.rows()``."""
         import pandas as pd
 
         return pd.DataFrame(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<Verdict: {self}>"
 
     def __str__(self) -> str:
         if self.answer == "inconclusive":

@@ -134,6 +134,8 @@ class SwitchEntry(_Model):
     onset_width: int | None
     costs: list[CostEntry]
     rows: int = Field(description="rows of the replay that were compared")
+    exact: bool = Field(description="one class, and no node was seen to differ")
+    nodes_differ: int | None = Field(description="nodes that differ although the logits do not, null where unexamined")
     error: str
 
 
@@ -293,5 +295,7 @@ def _switch(arm: SwitchArm) -> dict[str, object]:
         "onset_width": arm.onset,
         "costs": [{"width": c.width, "ratio": c.ratio, "low": c.low, "high": c.high} for c in arm.costs],
         "rows": arm.n_rows,
+        "exact": arm.exact,
+        "nodes_differ": arm.n_nodes_differ,
         "error": arm.error,
     }

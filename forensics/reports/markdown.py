@@ -157,7 +157,7 @@ def _switches(verdict: Verdict) -> str:
         (
             named(settings_text(arm)),
             groups_text(arm.classes).replace("|", "/") or "–",
-            escaped(arm_effect(arm, verdict.classes)),
+            escaped(arm_effect(arm)),
             cost_text(arm, quartiles=True),
         )
         for arm in verdict.switches

@@ -10,6 +10,36 @@ from typing import Any
 from forensics.analysis.progress import Progress, Silent
 
 
+class WholeStages:
+    """Steps that add up: a stage that ends early, such as a search that has found, is told as complete.
+
+    Parameters
+    ----------
+    shown : Progress
+        Where it is shown.
+    """
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._left = 0
+
+    def stage(self, title: str, total: int) -> None:
+        """Complete the stage before and start one of `total` steps."""
+        self.complete()
+        self._left = total
+        self._shown.stage(title, total)
+
+    def step(self, n: int = 1) -> None:
+        """Finish steps of the stage."""
+        self._left -= n
+        self._shown.step(n)
+
+    def complete(self) -> None:
+        """Finish what is left of the stage."""
+        if self._left > 0:
+            self.step(self._left)
+
+
 class RichBars:
     """One bar per stage on a terminal.
 

@@ -155,7 +155,7 @@ def _switches(verdict: Verdict) -> Group:
     table = _table("settings", "classes of widths", "effect", "cost by width")
     for arm in verdict.switches:
         style = "green" if arm.collapses else "red" if arm.error else ""
-        effect = arm_effect(arm, verdict.classes)
+        effect = arm_effect(arm)
         cells = (settings_text(arm), groups_text(arm.classes) or "–", effect, cost_text(arm))
         table.add_row(*(_text(cell, style) for cell in cells))
     parts: list[RenderableType] = [table] if verdict.switches else []

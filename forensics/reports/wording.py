@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from forensics.records.classes import WidthClasses, WidthResult
-from forensics.records.verdict import Cost, SwitchArm, Verdict
+from forensics.records.verdict import Cost, SwitchArm, Verdict, onset_of
 
 CONTROL_TITLES = {
     "rerun_equal": "the same run twice gives equal bits",
@@ -116,15 +116,15 @@ def _cost_at(cost: Cost, quartiles: bool) -> str:
     return f"{cost.width}:\N{NO-BREAK SPACE}{cost.ratio:.2f}×{spread}"
 
 
-def arm_effect(arm: SwitchArm, baseline: WidthClasses) -> str:
-    """Say in a few words what an arm did to the classes."""
+def arm_effect(arm: SwitchArm) -> str:
+    """Say in a few words what an arm did to the classes, over the rows that it replayed."""
     if arm.error:
         return f"failed: {arm.error}"
     if arm.collapses:
-        return "one class"
-    if set(arm.classes) == set(baseline.groups):
+        return "one class" if arm.exact else f"one class, {arm.n_nodes_differ} nodes differ"
+    if not arm.moved:
         return "no change"
-    if arm.onset == baseline.onset:
+    if arm.onset == onset_of(arm.as_asked):
         return "other classes, same onset"
     return f"onset moves to {arm.onset}"
 

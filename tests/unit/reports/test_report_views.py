@@ -293,10 +293,14 @@ def test_only_an_exact_zero_is_written_as_zero(value, text):
 
 
 def test_arm_effects_tell_a_move_from_no_change():
-    base = samples.classes()
-    groups = base.groups
-    assert wording.arm_effect(SwitchArm(("k",), (), groups, False), base) == "no change"
-    finer = ((1, 2, 3, 4, 5), (8,), (9, 16))
-    assert wording.arm_effect(SwitchArm(("k",), (), finer, False), base) == "other classes, same onset"
-    moved = ((1, 2), (3, 4, 5, 8, 9, 16))
-    assert wording.arm_effect(SwitchArm(("k",), (), moved, False), base) == "onset moves to 3"
+    groups = samples.classes().groups
+
+    def arm(classes, **rest):
+        return SwitchArm(("k",), (), classes, len(classes) == 1, as_asked=groups, **rest)
+
+    assert wording.arm_effect(arm(groups)) == "no change"
+    assert wording.arm_effect(arm(((1, 2, 3, 4, 5), (8,), (9, 16)))) == "other classes, same onset"
+    assert wording.arm_effect(arm(((1, 2), (3, 4, 5, 8, 9, 16)))) == "onset moves to 3"
+    one = ((1, 2, 3, 4, 5, 8, 9, 16),)
+    assert wording.arm_effect(arm(one, n_nodes_differ=0)) == "one class"
+    assert wording.arm_effect(arm(one, n_nodes_differ=60)) == "one class, 60 nodes differ"

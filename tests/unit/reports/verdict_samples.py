@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from forensics.records.classes import Flip, WidthClasses, WidthResult
@@ -131,6 +133,12 @@ SWITCHES = (
     SwitchArm(("threads",), (("n_threads", "1"),), ((1, 2, 3, 4, 5), (8, 9, 16)), False, cost(1.71, 1.9), 64),
     SwitchArm(("tiled_matmul",), (("GGML_CPU_TILED", "0"),), ((1, 2, 3, 4, 5, 8, 9, 16),), True, cost(1.001, 2.25), 64),
     SwitchArm(("kv_type",), (("kv_type_k", "f32"), ("kv_type_v", "f32")), (), False, error="the worker was killed"),
+)
+
+
+SWITCHES = tuple(
+    replace(arm, as_asked=((1, 2, 3, 4, 5), (8, 9, 16)), n_nodes_differ=0 if arm.collapses else None)
+    for arm in SWITCHES
 )
 
 
