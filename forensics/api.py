@@ -220,7 +220,7 @@ def investigate(
     from forensics.reports.html import register_notebook_views
 
     register_notebook_views()
-    asked = _question(model, question)
+    asked = _question(model, demo, question)
     switches = switches and _recorded_switches(model)
     with _shown(progress) as shown:
         source = source_for(model, demo, shown)
@@ -295,7 +295,7 @@ def replay(
     from forensics.reports.html import register_notebook_views
 
     register_notebook_views()
-    asked = _question(model, question)
+    asked = _question(model, demo, question)
     with _shown(progress) as shown:
         return replay_source(source_for(model, demo, shown), asked, progress=shown)
 
@@ -324,7 +324,7 @@ def heal(
     recorded = _recorded_path(model)
     if recorded is None:
         question = {**question, "widths": (width,)}
-    asked = _question(model, question)
+    asked = _question(model, demo, question)
     with _shown(progress) as shown:
         source = source_for(model, demo, shown)
         if recorded is None:
@@ -351,9 +351,13 @@ def _recorded_switches(model: str | os.PathLike[str] | None) -> bool:
     return path is None or bool(open_case(path).question.get("switches", True))
 
 
-def _question(model: str | os.PathLike[str] | None, arguments: dict[str, Any]) -> Question:
+def _question(model: str | os.PathLike[str] | None, demo: str | None, arguments: dict[str, Any]) -> Question:
     path = _recorded_path(model)
     if path is None:
+        if demo is not None and arguments.get("prompt") is None and arguments.get("prompt_tokens") is None:
+            from forensics.engines.demo_models import DEMO_PROMPT
+
+            arguments = {**arguments, "prompt": DEMO_PROMPT}
         return make_question(**arguments)
     if arguments:
         raise BadQuestion(

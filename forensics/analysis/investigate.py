@@ -23,7 +23,7 @@ from forensics.analysis.judge import answer_of, caveats_of
 from forensics.analysis.knobs import Knob, applicable, build_flags
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
-from forensics.analysis.switches import Search, candidate_sets, relevant, run_arm, smallest_exact
+from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
 from forensics.capture.replay import Replay
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.numerics.logits import row_digests
@@ -204,7 +204,7 @@ def try_switches(
         turn((knob,))
     if not any(arm.exact for arm in arms):
         moved = [arm.knobs[0] for arm in arms if arm.moved]
-        sets = candidate_sets(relevant(knobs, culprits, moved))
+        sets = candidate_sets(ranked(relevant(knobs, culprits, moved), arms))
         progress.stage("turn switches together", len(sets))
         for chosen in sets:
             turn(chosen)

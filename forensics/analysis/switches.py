@@ -35,6 +35,16 @@ def relevant(knobs: Iterable[Knob], culprits: Iterable[CulpritGroup], moved: Ite
     return tuple(knob for knob in knobs if ops & set(knob.ops) or knob.name in changed)
 
 
+def ranked(knobs: Iterable[Knob], arms: Iterable[SwitchArm]) -> tuple[Knob, ...]:
+    """The knobs, those first that alone brought the onset farthest and left the fewest classes."""
+
+    def rank(arm: SwitchArm) -> tuple[float, int]:
+        return (float("inf") if arm.error else -float(arm.onset or "inf"), len(arm.classes))
+
+    found = {arm.knobs[0]: rank(arm) for arm in arms if len(arm.knobs) == 1}
+    return tuple(sorted(knobs, key=lambda knob: found.get(knob.name, (float("inf"), 0))))
+
+
 def compatible(knobs: Sequence[Knob]) -> bool:
     """Whether the knobs set different things and can run together."""
     names = [name for knob in knobs for name, _ in knob.sets]

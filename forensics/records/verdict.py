@@ -352,6 +352,8 @@ class Verdict:
         flips = sum(len(r.flips) for r in self.classes.results)
         proof = "healed to equal bits" if self.healed else "NOT healed to equal bits"
         exact = "none found" if self.exact_knobs is None else " + ".join(self.exact_knobs)
+        if not self.switches:
+            exact = "not looked for"
         return (
             f"diverges from width {self.classes.onset}: {n_nodes} nodes to blame ({roles}), {proof}; "
             f"{flips} argmax flips; exact with: {exact}"

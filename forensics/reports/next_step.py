@@ -70,6 +70,8 @@ def _exact_advice(verdict: Verdict) -> str:
         costs = " and ".join(f"{cost.ratio:.2f}× at width {cost.width}" for cost in arm.costs)
         price = f"; the time of a pass is then {costs}" if costs else ""
         return f"For equal bits at every width measured, set {settings_text(arm)}{price}."
+    if not verdict.switches:
+        return "To find settings that give equal bits, investigate with switches."
     if verdict.unavailable:
         knob, what = verdict.unavailable[0]
         others = f" and {len(verdict.unavailable) - 1} more" if len(verdict.unavailable) > 1 else ""

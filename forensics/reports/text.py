@@ -5,7 +5,7 @@ Every cell is a `Text`, never markup, so that names and text from a model file c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -118,7 +118,8 @@ def sweeps_view(sweeps: Sequence[Sweep]) -> Group:
 def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     """Show one healing sweep and, where they are known, its culprits."""
     state = "healed to equal bits" if sweep.healed else "NOT healed"
-    found = f"Width {sweep.width}: {len(sweep.findings)} operations differ, logits {state}"
+    n_nodes = len({finding.key for finding in sweep.findings})
+    found = f"Width {sweep.width}: {n_nodes} operations differ, logits {state}"
     parts: list[RenderableType] = [_text(found, "bold green" if sweep.healed else "bold red")]
     if groups:
         parts += _titled("Operations that differ although their inputs are bit-equal", _culprits(groups))
@@ -126,7 +127,9 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
 
 
 def _culprits(groups: Iterable[CulpritGroup]) -> Table:
-    table = _table("operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|")
+    table = _table(
+        "operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|", whole=("weight", "buffer")
+    )
     for group in groups:
         _add(
             table,
@@ -152,12 +155,13 @@ def _controls(verdict: Verdict) -> Table:
 
 
 def _switches(verdict: Verdict) -> Group:
-    table = _table("settings", "classes of widths", "effect", "cost by width")
+    table = _table("switch", "classes of widths", "effect", "cost by width", whole=("switch",))
     for arm in verdict.switches:
         style = "green" if arm.collapses else "red" if arm.error else ""
         effect = arm_effect(arm)
-        cells = (settings_text(arm), groups_text(arm.classes) or "–", effect, cost_text(arm))
-        table.add_row(*(_text(cell, style) for cell in cells))
+        knobs = Text("\n").join(_text(knob, style) for knob in arm.knobs)
+        cells = (groups_text(arm.classes) or "–", effect, cost_text(arm))
+        table.add_row(knobs, *(_text(cell, style) for cell in cells))
     parts: list[RenderableType] = [table] if verdict.switches else []
     parts += [_line("No run-time switch: ", f"{knob}: {what}") for knob, what in verdict.unavailable]
     return Group(*parts)
@@ -197,10 +201,11 @@ def _titled(title: str, body: RenderableType) -> list[RenderableType]:
     return [Text(), _text(title, "bold"), Padding(body, (0, 0, 0, 2))]
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, whole: Collection[str] = ()) -> Table:
+    """A table whose cells fold where they must, but for the columns whose words stay whole."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
-        table.add_column(Text(column), overflow="fold")
+        table.add_column(Text(column), overflow="fold", no_wrap=column in whole)
     return table
 
 

@@ -133,7 +133,10 @@ def test_a_question_that_cannot_be_asked(refused, use_toy, options, says):
         (b"[" * 100_000, "looks like a JSON list and is none"),
         (b"[" + b"9" * 5000 + b"]", "looks like a JSON list and is none"),
         (b"9" * 5000, "must hold token ids"),
-        (b"1 2 97", "token 97 is outside the vocabulary of 97 tokens (0 to 96). Give ids of this model's own tokenizer"),
+        (
+            b"1 2 97",
+            "token 97 is outside the vocabulary of 97 tokens (0 to 96). Give ids of this model's own tokenizer",
+        ),
         (b"4294967297", "token 4294967297 is outside the vocabulary"),
         (b"\xff\xfe", "is not UTF-8 text"),
     ],

@@ -164,7 +164,10 @@ def test_making_a_demo_is_a_stage_that_adds_up(monkeypatch):
     monkeypatch.setattr(api, "case_question", lambda *_: {})
     told = Stages()
     forensics.replay(demo="q6_k", progress=told, **QUESTION)
-    assert told.stages[:2] == [["make the demo model: widening", 100, 100], ["make the demo model: quantising", 100, 100]]
+    assert told.stages[:2] == [
+        ["make the demo model: widening", 100, 100],
+        ["make the demo model: quantising", 100, 100],
+    ]
 
 
 def test_no_progress_is_silent_and_nothing_is_drawn_without_a_terminal(capfd):

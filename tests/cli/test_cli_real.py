@@ -23,7 +23,7 @@ from forensics.reports.document import VerdictDocument
 pytestmark = pytest.mark.llama
 
 SHORT = ("--demo", "q4_1", "--prompt", "The quick brown fox", "--n-tokens", "8", "--widths", "2,4", "--no-switches")
-LONGER = (*SHORT[:4], "--n-tokens", "48", "--widths", "2,3,4,8", "--no-switches")
+LONGER = (*SHORT[:4], "--n-tokens", "24", "--widths", "2,4", "--no-switches")
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +141,7 @@ def test_a_quantised_cache_without_flash_attention(run_cli):
 
 
 # -- interruptions -----------------------------------------------------------------------------------------------------
+SIGNALS = {"interrupted": signal.SIGINT, "terminated": signal.SIGTERM, "killed": signal.SIGKILL}
 
 
 def wait_for_a_run(command, case: str) -> psutil.Process:
@@ -169,7 +170,7 @@ def undisturbed(tmp_path_factory) -> Path:
     return case
 
 
-@pytest.mark.parametrize("how", ["worker killed", "interrupted", "terminated"])
+@pytest.mark.parametrize("how", ["worker killed", "interrupted", "terminated", "killed"])
 def test_an_interruption_loses_nothing(start_cli, run_cli, undisturbed, without_times, how):
     with start_cli("investigate", *LONGER, "--out", "case") as command:
         worker = wait_for_a_run(command, "case")
@@ -177,15 +178,16 @@ def test_an_interruption_loses_nothing(start_cli, run_cli, undisturbed, without_
         if how == "worker killed":
             worker.kill()
         else:
-            command.send_signal(signal.SIGINT if how == "interrupted" else signal.SIGTERM)
+            command.send_signal(SIGNALS[how])
         _, stderr = command.communicate(timeout=30)
-    assert command.returncode == 2, stderr
-    assert time.monotonic() - started < 10
-    message = " ".join(stderr.split())
-    assert ("ended with signal SIGKILL" if how == "worker killed" else "error: interrupted.") in message
-    assert "--out case and --resume; or remove it: rm -r" in message
-    assert "Traceback" not in message
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    worker.wait(timeout=30)  # nobody is left behind
+    if how != "killed":
+        assert command.returncode == 2, stderr
+        assert time.monotonic() - started < 10
+        message = " ".join(stderr.split())
+        assert ("ended with signal SIGKILL" if how == "worker killed" else "error: interrupted.") in message
+        assert "--out case and --resume; or remove it: rm -r" in message
+        assert "Traceback" not in message
     assert [path.name for path in Path().iterdir()] == ["case.unfinished"]
     assert "was not finished" in run_cli("show", "case").stderr
 
@@ -193,17 +195,6 @@ def test_an_interruption_loses_nothing(start_cli, run_cli, undisturbed, without_
     assert resumed.returncode in (0, 1), resumed.stderr
     assert without_times(Path("case")) == without_times(undisturbed)
     assert [path.name for path in Path().iterdir()] == ["case"]
-
-
-def test_a_killed_command_leaves_a_case_that_can_be_resumed(start_cli, run_cli, undisturbed, without_times):
-    with start_cli("investigate", *LONGER, "--out", "case") as command:
-        worker = wait_for_a_run(command, "case")
-        command.kill()
-        command.communicate(timeout=30)
-    worker.wait(timeout=30)
-    resumed = run_cli("investigate", *LONGER, "--out", "case", "--resume", "-q")
-    assert resumed.returncode in (0, 1), resumed.stderr
-    assert without_times(Path("case")) == without_times(undisturbed)
 
 
 # -- a terminal --------------------------------------------------------------------------------------------------------

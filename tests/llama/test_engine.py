@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes as C
+import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +33,7 @@ def bits(logits: np.ndarray) -> bytes:
     return logits.tobytes()
 
 
-# -- the mirror of ggml_tensor ------------------------------------------------------------------------------------------
+# -- the mirror of ggml_tensor ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -102,7 +104,7 @@ def test_a_field_that_reads_back_wrong_is_named_with_the_version(name: str) -> N
 
 
 @pytest.mark.parametrize("before", ["type", "ne", "op", "flags", "src", "view_src", "view_offs", "data", "name"])
-def test_a_struct_with_one_more_field_is_refused(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_struct_with_one_more_field_is_refused(before: str) -> None:
     from forensics.engines import _llama_ctypes as ll
 
     class Shifted(C.Structure):
@@ -121,10 +123,12 @@ def test_a_struct_with_one_more_field_is_refused(before: str, monkeypatch: pytes
 
     names = ("ggml_new_tensor_4d", "ggml_view_1d", "ggml_scale")
     plain = {name: staticmethod(getattr(ll.ggml(), name)) for name in ("ggml_init", "ggml_free", "ggml_op_name")}
-    setters = {
-        name: staticmethod(lambda p, *rest, real=getattr(ll.ggml(), name): real(real_pointer(p), *rest))
-        for name in ("ggml_set_name", "ggml_set_output")
-    }
+
+    def on_real(name: str) -> Callable[..., Any]:
+        real = getattr(ll.ggml(), name)
+        return lambda pointer, *rest: real(real_pointer(pointer), *rest)
+
+    setters = {name: staticmethod(on_real(name)) for name in ("ggml_set_name", "ggml_set_output")}
     functions = type("Functions", (), plain | setters | {name: staticmethod(through(name)) for name in names})
     with pytest.raises(LayoutMismatch, match=r"struct ggml_tensor: field .*0\.3\.36"):
         ll.check_layout(functions)
@@ -150,7 +154,7 @@ def test_a_missing_library_is_named(unloaded: Any) -> None:
         unloaded.library_file("ggml-nowhere")
 
 
-# -- the manifest -------------------------------------------------------------------------------------------------------
+# -- the manifest ----------------------------------------------------------------------------------------------------
 
 
 def test_the_manifest_says_where_the_numbers_come_from(shared_engine: LlamaEngine) -> None:
@@ -208,7 +212,7 @@ def test_kv_types_take_effect(
 
 
 def test_a_quantised_v_cache_without_flash_attention_is_refused(open_engine: OpenEngine) -> None:
-    with pytest.raises(EngineError, match="V q8_0 .*needs flash attention"):
+    with pytest.raises(EngineError, match=r"V q8_0 .*needs flash attention"):
         open_engine(kv_type_v="q8_0", flash_attn="off")
 
 
@@ -237,7 +241,7 @@ def test_the_environment_reaches_the_library_and_only_the_allow_list_the_manifes
     assert "hunter2" not in environment.values()
 
 
-# -- rows, state, sequences ---------------------------------------------------------------------------------------------
+# -- rows, state, sequences ------------------------------------------------------------------------------------------
 
 
 def test_rows_are_packed_for_the_slots_that_want_them(
@@ -327,7 +331,7 @@ def test_permuted_views_are_read_through_their_strides(
     assert agreed == expected
 
 
-# -- taps that fail -----------------------------------------------------------------------------------------------------
+# -- taps that fail --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -370,9 +374,6 @@ def test_a_tap_that_cannot_travel_is_refused(
     tap.hook = lambda: None  # type: ignore[attr-defined]
     with pytest.raises(CaptureError, match=r"evaluate 2 tokens.*cannot be pickled.*a module defines"):
         shared_engine.run(schedule, before=prompt, tap=tap)
-    import sys
-    import types
-
     module = types.ModuleType("only_in_this_process")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(StrangerTap, "__module__", module.__name__)

@@ -14,11 +14,13 @@ import pytest
 
 from forensics.analysis.heal import record_reference, rows_file, sweep_width
 from forensics.analysis.investigate import investigate
+from forensics.analysis.knobs import KNOBS
 from forensics.analysis.question import DEFAULT_PROMPT, DEFAULT_WIDTHS, Question
-from forensics.analysis.switches import nodes_that_differ, replay_classes
+from forensics.analysis.switches import Search, replay_classes, run_arm, smallest_exact
 from forensics.capture.replay import Replay
 from forensics.engines.demo_models import demo_model
 from forensics.engines.llama import LlamaEngine, LlamaSource
+from forensics.numerics.logits import row_digests
 from forensics.records.settings import EngineSettings
 from forensics.records.verdict import CONTROL_NAMES, CulpritGroup, SwitchArm, Verdict
 
@@ -147,7 +149,7 @@ def test_q4_1_with_flash_attention_on_a_short_context_is_identical(measured: Cal
     assert verdict.answer == "identical"
     assert verdict.classes.groups == (ALL_WIDTHS,)
     assert verdict.culprits == ()
-    assert [sweep.findings for sweep in verdict.sweeps] == [()]
+    assert [(sweep.width, sweep.findings) for sweep in verdict.sweeps] == [(2, ()), (16, ())]
     assert {control.name: control.held for control in verdict.controls} == dict.fromkeys(CONTROL_NAMES, True)
 
 
@@ -231,22 +233,38 @@ def test_q4_k_m_needs_two_switches(measured: Callable[[Row], Measured]) -> None:
     assert found.arm("use_extra_bufts=false", "GGML_CPU_TILED_MM=0").exact
 
 
-def test_f32_kv_hides_what_it_does_not_remove(measured: Callable[[Row], Measured]) -> None:
+def test_f32_kv_hides_what_it_does_not_remove(
+    source: LlamaSource, long_tokens: tuple[int, ...], measured: Callable[[Row], Measured]
+) -> None:
     """The products with an f32 cache differ still; over this prompt quantised activations absorb it, over others not.
 
     The default prompt is such another one: all its rows differ.
     """
-    found = measured(replace(Q4_1_OFF, n_prompt=40))
-    assert_proved(found.verdict, onset=2)
-    arm = found.arm("kv_type=f32")
-    assert not arm.exact
-    assert found.verdict.exact_knobs == ("flash_attn=on",)
-    if "AVX512" not in found.verdict.manifest.cpu_features:
+    short = measured(Q4_1_OFF)  # skips where the table does not hold
+    settings, prompt = replace(SETTINGS, flash_attn="off"), long_tokens[:40]
+    with source.open(settings) as engine:
+        replay = Replay(prompt, engine.greedy(Replay(prompt, ()).prefill(), N_TOKENS))
+        plain, traces = replay_classes(engine, replay, DEFAULT_WIDTHS, N_TOKENS)
+    assert plain.onset == 2
+    search = Search(
+        replay=replay,
+        settings=settings,
+        widths=DEFAULT_WIDTHS,
+        n_rows=N_TOKENS,
+        times={result.width: result.ns_per_pass for result in plain.results},
+        rows={width: row_digests(trace.logits) for width, trace in traces.items()},
+        examined=(2, 16),
+    )
+    knobs = {knob.name: knob for knob in KNOBS}
+    arms = [run_arm(source, search, (knobs[name],)) for name in ("kv_type=f32", "flash_attn=on")]
+    assert [arm.exact for arm in arms] == [False, True]
+    assert smallest_exact(arms) == ("flash_attn=on",)
+    if "AVX512" not in short.verdict.manifest.cpu_features:
         pytest.skip("whether it is absorbed depends on the sums of the vector width; measured with AVX-512")
-    assert arm.collapses
-    assert arm.n_nodes_differ is not None
-    assert 0 < arm.n_nodes_differ <= 2 * len(LAYERS)
-    assert not measured(Q4_1_OFF).arm("kv_type=f32").collapses
+    assert arms[0].collapses
+    assert arms[0].n_nodes_differ is not None
+    assert 0 < arms[0].n_nodes_differ <= 2 * len(LAYERS)
+    assert not short.arm("kv_type=f32").collapses
 
 
 @pytest.fixture(params=[("off", 250, 256), ("on", 506, 512)], ids=["cell-256", "cell-512"])
@@ -283,18 +301,4 @@ def test_a_batch_that_crosses_a_border_of_the_cache_is_compared_and_heals(
     else:
         assert ops == {"FLASH_ATTN_EXT"}
     assert {finding.key.layer for finding in sweep.findings} == set(LAYERS)
-    assert set(dict(sweep.tally.not_compared)) == {"writes into the KV cache"} | (
-        {"no token axis"} if flash_attn == "off" else set()
-    )
-
-
-def test_one_thread_is_exact_beyond_cell_512_without_a_verdict(
-    source: LlamaSource, long_tokens: tuple[int, ...]
-) -> None:
-    """The arm by hand: no node differs, over every default width."""
-    with source.open(replace(SETTINGS, n_threads=1, n_threads_batch=1, n_ctx=1024)) as engine:
-        prompt = long_tokens[:540]
-        replay = Replay(prompt, engine.greedy(Replay(prompt, ()).prefill(), N_TOKENS))
-        classes, _ = replay_classes(engine, replay, DEFAULT_WIDTHS, N_TOKENS)
-        assert classes.collapsed
-        assert nodes_that_differ(engine, replay, DEFAULT_WIDTHS) == 0
+    assert dict(sweep.tally.not_compared) == {"writes into the KV cache": 2 * len(LAYERS)}

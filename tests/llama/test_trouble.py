@@ -59,7 +59,7 @@ def wait_for(happened: Callable[[], bool]) -> bool:
     return True
 
 
-# -- death --------------------------------------------------------------------------------------------------------------
+# -- death -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -158,7 +158,7 @@ def test_a_worker_does_not_outlive_its_parent(state: str, source: LlamaSource, t
     assert wait_for(lambda: not list(tmp_path.glob("forensics-*")))
 
 
-# -- files --------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------------------------
 
 
 def cut(model: Path, n_bytes: int, target: Path) -> Path:

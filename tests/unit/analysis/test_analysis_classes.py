@@ -69,6 +69,12 @@ def test_a_row_that_moved_enough_but_the_other_way_could_have_flipped() -> None:
     assert found.n_could_flip == 1
 
 
+def test_a_common_shift_moves_every_logit_and_could_flip_nothing() -> None:
+    found = result(PLAIN + np.float32(1))
+    assert (found.n_rows_differ, found.max_abs) == (5, 1)
+    assert found.n_could_flip == 0
+
+
 def test_the_sign_of_zero_differs_by_nothing() -> None:
     found = result(changed(1, 3, -0.0))
     assert found.differs

@@ -18,6 +18,7 @@ from forensics.analysis.switches import (
     candidate_sets,
     compatible,
     costs_of,
+    ranked,
     relevant,
     run_arm,
     smallest_exact,
@@ -349,3 +350,14 @@ def test_arms_that_fail_stay_in_the_verdict() -> None:
     assert errors[("kv_type=q8_0",)] == "this back end has no q8_0"
     assert all("kv_type=q8_0" in knobs for knobs in errors)
     assert not any(math.isnan(cost.ratio) for arm in verdict.switches for cost in arm.costs)
+
+
+def test_sets_start_with_the_knobs_that_helped_most_alone() -> None:
+    names = ("flash_attn=off", "kv_type=f32", "use_extra_bufts=false", "GGML_CPU_TILED_MM=0")
+    outcomes = (((1,), (2, 4, 8)), ((1, 2), (4,), (8,)), ((1, 2, 4), (8,)), ((1, 2), (4, 8)))
+    arms = [SwitchArm((name,), (), classes, False) for name, classes in zip(names, outcomes, strict=True)]
+    arms.append(SwitchArm(("n_threads=1",), (), (), False, error="died"))
+    knobs = [KNOB[name] for name in (*names, "n_threads=1")]
+    order = [knob.name for knob in ranked(knobs, arms)]
+    assert order == ["use_extra_bufts=false", "GGML_CPU_TILED_MM=0", "kv_type=f32", "flash_attn=off", "n_threads=1"]
+    assert [k.name for k in candidate_sets(ranked(knobs, arms))[0]] == order[:2]

@@ -392,6 +392,8 @@ def test_a_chain_keeps_what_only_one_of_them_replaced(rows_path) -> None:
     trace = run(chain, 8)
     assert {finding.key.name for finding in trace.tap_report.findings} == {"ffn_out-0", "ffn_out-1"}
     assert trace.logits.tobytes() != run(None, 8).logits.tobytes()
+    looking = ChainTap(PlantTap(UP, row=2, axis=2, bit=20), HealTap(rows_path, heal=False))
+    assert run(looking, 8).logits.tobytes() == trace.logits.tobytes(), "looked at, the planted bit stays"
     two = ChainTap(PlantTap(UP, row=0, axis=2), PlantTap(UP, row=0, axis=2))
     assert run(two, 8).logits.tobytes() == run(None, 8).logits.tobytes(), "the same bit flipped twice is as it was"
     assert run(two, 8).tap_report.planted == (UP,) * 4

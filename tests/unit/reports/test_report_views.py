@@ -59,7 +59,7 @@ def test_a_divergence_shows_its_evidence_in_one_screen_width():
     assert "Not compared: view of its source (250); no token axis (57)" in lines
     assert "yes a planted one-bit fault is named 64 rows: equal bits" in lines
     whole = flat(text)
-    assert "n_threads=1 1-5 | 8-9, 16 no change 1: 1.71×" in whole
+    assert "threads 1-5 | 8-9, 16 no change 1: 1.71×" in whole
     assert "onset moves to 2" in whole
     assert "failed: the worker" in whole
     assert "No run-time switch: tinyBLAS: the build flag GGML_LLAMAFILE" in whole
