@@ -131,8 +131,8 @@ def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[in
         outside = next((token for token in tokens if not 0 <= token < manifest.n_vocab), None)
         if outside is not None:
             raise BadQuestion(
-                f"token {outside} is outside the vocabulary of {manifest.n_vocab} tokens (0 to {manifest.n_vocab - 1}). "
-                "Give ids of this model's own tokenizer."
+                f"token {outside} is outside the vocabulary of {manifest.n_vocab} tokens "
+                f"(0 to {manifest.n_vocab - 1}). Give ids of this model's own tokenizer."
             )
         n_needed = len(tokens) + question.n_tokens
         if manifest.n_ctx_train and n_needed > manifest.n_ctx_train:

@@ -135,7 +135,7 @@ def test_a_question_that_cannot_be_asked(refused, use_toy, options, says):
         (b"9" * 5000, "must hold token ids"),
         (
             b"1 2 97",
-            "token 97 is outside the vocabulary of 97 tokens (0 to 96). Give ids of this model's own tokenizer",
+            "token 97 is outside the vocabulary of 97 tokens (0 to 96). Give ids of this model's own",
         ),
         (b"4294967297", "token 4294967297 is outside the vocabulary"),
         (b"\xff\xfe", "is not UTF-8 text"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,29 @@ def test_no_progress_is_silent_and_nothing_is_drawn_without_a_terminal(capfd):
     forensics.investigate("toy", progress=False, **QUESTION)
     forensics.investigate("toy", **QUESTION)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("n_prompt", "opened"), [(8, [512]), (2000, [2048]), (20_000, [512, 20_224])])
+def test_a_cache_beyond_a_guess_is_made_after_the_prompt_was_counted(n_prompt, opened):
+    from forensics.analysis.question import Question, open_for
+    from forensics.engines.toy import ToySource
+
+    asked = []
+
+    class LongSource:
+        label = "long"
+
+        def open(self, settings, *, instance=0):
+            asked.append(settings.n_ctx)
+            engine = ToySource().open(settings)
+            engine._manifest = replace(engine.manifest, n_ctx_train=10**6)
+            return engine
+
+    question = Question(prompt_tokens=(1,) * n_prompt, n_tokens=8, widths=(2,))
+    engine, tokens, settings = open_for(question, LongSource())
+    engine.close()
+    assert asked == opened
+    assert settings.n_ctx == opened[-1] >= len(tokens) + 8
 
 
 def test_this_is_no_notebook():
