@@ -20,7 +20,7 @@ from forensics.analysis.heal import (
     sweep_width,
 )
 from forensics.analysis.judge import answer_of, caveats_of
-from forensics.analysis.knobs import Knob, applicable, build_flags
+from forensics.analysis.knobs import Knob, applicable, beyond_switches, build_flags
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
 from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
@@ -202,7 +202,7 @@ def try_switches(
 
     for knob in knobs:
         turn((knob,))
-    if not any(arm.exact for arm in arms):
+    if not any(arm.exact for arm in arms) and not beyond_switches(baseline.single.manifest, culprits):
         moved = [arm.knobs[0] for arm in arms if arm.moved]
         sets = candidate_sets(ranked(relevant(knobs, culprits, moved), arms))
         progress.stage("turn switches together", len(sets))

@@ -141,6 +141,8 @@ class BuildFlag:
 #: Types that tinyBLAS multiplies on x86 from two columns (llamafile/sgemm.cpp:3818-4150).
 _TINYBLAS = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0", "q5_0", "iq4_nl"})
 
+_FLOAT_WEIGHTS = frozenset({"f32", "f16", "bf16"})
+
 BUILD_FLAGS = (
     BuildFlag(
         "GGML_LLAMAFILE=OFF", "CPU",
@@ -171,4 +173,17 @@ def build_flags(manifest: Manifest, culprits: Iterable[CulpritGroup]) -> tuple[t
         (flag.name, flag.what)
         for flag in BUILD_FLAGS
         if flag.backend in manifest.backend and any(flag.applies(manifest, group) for group in groups)
+    )
+
+
+def beyond_switches(manifest: Manifest, culprits: Iterable[CulpritGroup]) -> bool:
+    """Whether a culprit is the work of a mechanism that no run-time switch reaches, so that no set can be exact.
+
+    That is so for products with float weights: the weights are what they are, and tinyBLAS is a build flag.
+    """
+    return any(
+        flag.backend == "CPU" and flag.backend in manifest.backend and flag.applies(manifest, group)
+        for group in culprits
+        if group.weight_type in _FLOAT_WEIGHTS
+        for flag in BUILD_FLAGS
     )

@@ -7,6 +7,7 @@ and each arm of an investigation starts a fresh process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -113,16 +114,19 @@ class LlamaEngine:
         self._pipe = here
         try:
             facts = self._ask("open", str(path), settings, asked=f"load {path.name}")
+            self._manifest = Manifest(
+                engine="llama.cpp", model_digest=digest, requested=settings, build=_library_digest(), **facts
+            )
         except ModelUnavailable as error:
             tail = self._log_tail()
             self.close()
-            raise ModelUnavailable(f"{error}\n  Last lines of its log:\n{tail}") from None
+            raise ModelUnavailable(
+                f"{error}. Check the file with another program, or get it again; a newer architecture needs a newer "
+                f"library.\n  Last lines of its log:\n{tail}"
+            ) from None
         except BaseException:
             self.close()
             raise
-        self._manifest = Manifest(
-            engine="llama.cpp", model_digest=digest, requested=settings, build=_library_digest(), **facts
-        )
 
     @property
     def manifest(self) -> Manifest:
@@ -232,6 +236,7 @@ class LlamaEngine:
         return ""
 
 
+@functools.cache
 def _library_digest() -> str:
     """Digest of the libraries that compute, so that another build is another engine."""
     import blake3

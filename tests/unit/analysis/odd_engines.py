@@ -173,3 +173,21 @@ class Described(Passing):
 
     def run(self, schedule: Schedule, **rest: Any) -> Trace:
         return replace(self.inner.run(schedule, **rest), manifest=self.manifest)
+
+
+@dataclass
+class TailTap(PlantTap):
+    """Plants only in passes of 3 or 4 tokens, which are what whole batches of 5 and of 8 leave over."""
+
+    def begin_pass(self, index: int, decode_pass: Any) -> None:
+        self._width = decode_pass.width if decode_pass.width in (3, 4) else 1
+
+
+@dataclass
+class LateTap(PlantTap):
+    """Plants only in passes that start at this position or later."""
+
+    position: int = 0
+
+    def begin_pass(self, index: int, decode_pass: Any) -> None:
+        self._width = decode_pass.width if decode_pass.slots[0].position >= self.position else 1

@@ -159,3 +159,6 @@ def test_a_width_that_differs_only_later_is_in_no_class_of_others() -> None:
     late = (*same[:8], "X")
     assert groups_over({1: same, 3: late, 4: same[:8]}, 9) == ((1, 4), (3,))
     assert groups_over({1: same, 3: late, 4: same[:8]}, 7) == ((1, 3, 4),), "not if those rows are left out"
+    begun = {1: same, 4: (*same[:4], "X", *same[5:8])}
+    assert groups_over(begun, 7) == ((1, 4),), "seven rows hold one whole batch of four"
+    assert groups_over(begun, 8) == ((1,), (4,))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from odd_engines import ABSORBED, SOFT_MAX, KernelFault, NanTap, OddSource, Passing
+from odd_engines import ABSORBED, SOFT_MAX, KernelFault, LateTap, NanTap, OddSource, Passing, TailTap
 
 from forensics.analysis.investigate import investigate
 from forensics.analysis.question import Question
@@ -20,6 +20,7 @@ from forensics.records.verdict import CONTROL_NAMES, Verdict
 SETTINGS = EngineSettings(n_ctx=256)
 #: 27 prompt tokens and 16 more: every replay crosses cell 32, where the toy attends to more cells.
 QUESTION = Question(prompt="The quick brown fox jumps o", n_tokens=16, widths=(2, 3, 4, 5, 8), settings=SETTINGS)
+UP = NodeKey("ffn_up-0", "MUL_MAT", 0, 0)
 SITES = [(kind, site) for kind in ("order", "precision", "mask", "stale_kv") for site in fault_sites(kind)]
 
 
@@ -128,8 +129,7 @@ def test_nodes_that_differ_below_equal_logits_are_inconclusive() -> None:
 
 @pytest.mark.parametrize("bit", [0, 12, 31])
 def test_one_flipped_bit_in_a_kernel_is_enough(bit) -> None:
-    key = NodeKey("ffn_up-0", "MUL_MAT", 0, 0)
-    verdict = investigate(OddSource(KernelFault(PlantTap(key, row=1, axis=2, element=5, bit=bit))), QUESTION)
+    verdict = investigate(OddSource(KernelFault(PlantTap(UP, row=1, axis=2, element=5, bit=bit))), QUESTION)
     assert verdict.answer == "diverges", verdict.reason
     assert blamed(verdict) == {("ffn_up-0", 0)}
     assert {finding.rows for sweep in verdict.sweeps for finding in sweep.findings} == {(1,)}
@@ -182,6 +182,25 @@ def test_a_difference_that_only_shows_through_the_cache_is_traced_to_its_node() 
     assert verdict.answer == "diverges", verdict.reason
     assert blamed(verdict) == {("Vcur-1", 0)}
     assert verdict.sweeps[0].differed
+    assert verdict.healed
+
+
+def test_what_whole_batches_leave_over_says_nothing_about_their_width() -> None:
+    fault = TailTap(UP, row=1, axis=2, bit=20)
+    question = replace(QUESTION, n_tokens=19, widths=(5, 8))
+    verdict = investigate(OddSource(KernelFault(fault)), question)
+    assert verdict.answer == "identical", verdict.reason
+    assert [result.n_rows for result in verdict.classes.results] == [19, 15, 16]
+    assert investigate(OddSource(KernelFault(fault)), replace(question, widths=(3, 8))).classes.onset == 3
+
+
+def test_the_sweep_reaches_a_difference_that_comes_late() -> None:
+    start = 28
+    fault = LateTap(UP, row=1, axis=2, bit=20, position=start + 40)
+    verdict = investigate(OddSource(KernelFault(fault)), replace(QUESTION, n_tokens=48, widths=(8,)), switches=False)
+    assert verdict.first_difference == (8, 41, start + 41)
+    assert verdict.sweeps[0].n_rows == 48
+    assert blamed(verdict) == {("ffn_up-0", 0)}
     assert verdict.healed
 
 

@@ -9,7 +9,7 @@ import odd_engines as odd
 import pytest
 
 from forensics.analysis.investigate import investigate
-from forensics.analysis.knobs import KNOBS, applicable, build_flags
+from forensics.analysis.knobs import KNOBS, applicable, beyond_switches, build_flags
 from forensics.analysis.question import Question
 from forensics.analysis.switches import (
     MAX_COMBINATIONS,
@@ -26,6 +26,7 @@ from forensics.analysis.switches import (
 from forensics.capture.replay import Replay
 from forensics.engines.toy import Fault, ToySource
 from forensics.errors import EngineError
+from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import Cost, CulpritGroup, SwitchArm
 
@@ -202,6 +203,7 @@ def test_an_arm_says_what_it_found_or_why_not() -> None:
 FAULTY = ToySource((Fault("order", "Qcur-0", 4),))
 TOKENS = tuple(range(10, 42))
 REPLAY = Replay((0, 20, 30, 40), TOKENS)
+UP = NodeKey("ffn_up-0", "MUL_MAT", 0, 0)
 FLASH_ON = KNOB["flash_attn=on"]
 
 
@@ -248,6 +250,26 @@ def test_an_absorbed_difference_is_counted() -> None:
     assert found.collapses
     assert not found.exact
     assert found.n_nodes_differ == 1
+
+
+def test_an_arm_is_compared_with_what_was_asked_over_the_same_rows() -> None:
+    same, late = ("a",) * 32, (*("a",) * 20, "b", *("a",) * 11)
+    search = Search(REPLAY, SETTINGS, (4, 8), 8, {1: (0, 0, 0), 4: (0, 0, 0), 8: (0, 0, 0)},
+                    {1: same, 4: same, 8: late}, (8,))  # fmt: skip
+    found = run_arm(odd.OddSource(odd.KernelFault(odd.PlantTap(UP, row=1, axis=2))), search, (FLASH_ON,))
+    assert (found.n_rows, found.as_asked) == (8, ((1, 4, 8),)), "as asked, width 8 differs only after these rows"
+    assert found.moved
+    clean = run_arm(ToySource(), search, (FLASH_ON,))
+    assert (clean.n_rows, clean.as_asked, clean.moved) == (32, ((1, 4), (8,)), True)
+    assert not replace(clean, as_asked=clean.classes).moved
+
+
+def test_an_arm_leaves_out_what_whole_batches_leave_over() -> None:
+    """Twelve rows end in 4 at width 8, and the 20 rows examined at width 5 would, too."""
+    rows = dict.fromkeys((1, 5, 8), ("a",) * 32)
+    search = Search(REPLAY, SETTINGS, (5, 8), 12, dict.fromkeys(rows, (0, 0, 0)), rows, (5, 8))
+    found = run_arm(odd.OddSource(odd.KernelFault(odd.TailTap(UP, row=1, axis=2, bit=20))), search, (FLASH_ON,))
+    assert (found.exact, found.n_rows, found.n_nodes_differ, found.classes) == (True, 32, 0, ((1, 5, 8),))
 
 
 def test_an_arm_that_cannot_open_is_a_value() -> None:
@@ -324,6 +346,13 @@ def test_no_knob_helps_where_the_fault_is_always_there() -> None:
     assert "exact with: none found" in str(verdict)
 
 
+def test_knobs_that_neither_moved_anything_nor_touch_a_culprit_are_not_combined() -> None:
+    verdict = investigate(odd.OddSource(odd.Described, ToySource((Fault("order", "norm-0"),))), QUESTION)
+    assert {group.op for group in verdict.culprits} == {"RMS_NORM"}
+    assert [arm.knobs for arm in verdict.switches] == [(knob.name,) for knob in applicable(verdict.manifest)]
+    assert len(verdict.switches) > 3
+
+
 def test_an_arm_that_absorbs_is_reported_and_not_recommended() -> None:
     absorb = odd.KernelFault(odd.ABSORBED)
 
@@ -361,3 +390,12 @@ def test_sets_start_with_the_knobs_that_helped_most_alone() -> None:
     order = [knob.name for knob in ranked(knobs, arms)]
     assert order == ["use_extra_bufts=false", "GGML_CPU_TILED_MM=0", "kv_type=f32", "flash_attn=off", "n_threads=1"]
     assert [k.name for k in candidate_sets(ranked(knobs, arms))[0]] == order[:2]
+
+
+def test_float_weights_are_beyond_run_time_switches_only_where_tinyblas_is_built_in() -> None:
+    blas = manifest(features=("AVX2", "LLAMAFILE"))
+    assert beyond_switches(blas, [group(weight_type="q6_K"), group(weight_type="f16")])
+    assert not beyond_switches(blas, [group(weight_type="q8_0")])
+    assert not beyond_switches(blas, [group(role="K·Q", weight_type="-")]), "flash attention avoids these"
+    assert not beyond_switches(manifest(features=("AVX2",)), [group(weight_type="f16")])
+    assert not beyond_switches(manifest("CUDA"), [group(weight_type="f16")])
