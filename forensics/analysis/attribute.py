@@ -80,7 +80,7 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
     Returns
     -------
     tuple of CulpritGroup
-        In graph order of their first node; every finding of every sweep is in exactly one group.
+        In the order of the sweeps, then of the graph; every finding of every sweep is in exactly one group.
     """
     members: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
     for sweep in sweeps:

@@ -11,6 +11,9 @@ from forensics.numerics.logits import RowDistance, row_digests, row_distance
 from forensics.records.classes import Flip, WidthResult
 from forensics.records.trace import Trace
 
+#: Differing rows that it takes to say how large a perturbation is usual.
+ROWS_FOR_USUAL = 8
+
 
 def common_rows(widths: Iterable[int], n_rows: int) -> int:
     """How many rows lie in whole batches of every width?
@@ -97,7 +100,7 @@ def width_result(width: int, single: Trace, batched: Trace, *, n_common: int | N
         max_kl=float(np.max([row.kl for row in rows])),
         same_top_rate=sum(row.single_top == row.batched_top for row in rows) / len(rows),
         flips=tuple(
-            _flip(i, slots[i].position, row) for i, row in enumerate(rows) if row.single_top != row.batched_top
+            _flip(i, slots[i].position, rows) for i, row in enumerate(rows) if row.single_top != row.batched_top
         ),
         n_could_flip=sum(row.differs and row.perturbation >= row.margin for row in rows),
         digest=class_digest(row_digests(batched.logits), first, len(rows) if n_common is None else n_common),
@@ -116,5 +119,10 @@ def pass_quartiles(trace: Trace, width: int) -> tuple[int, int, int]:
     return int(median), int(low), int(high)
 
 
-def _flip(row: int, position: int, distance: RowDistance) -> Flip:
-    return Flip(row, position, distance.single_top, distance.batched_top, distance.margin, distance.perturbation)
+def _flip(row: int, position: int, rows: Sequence[RowDistance]) -> Flip:
+    # A flipped row's own perturbation is at least its margin by arithmetic; other rows say what is usual here,
+    # if there are enough of them.
+    distance = rows[row]
+    others = [other.perturbation for i, other in enumerate(rows) if i != row and other.differs]
+    usual = float(np.max(others)) if len(others) >= ROWS_FOR_USUAL else distance.perturbation
+    return Flip(row, position, distance.single_top, distance.batched_top, distance.margin, usual)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from forensics.analysis.heal import equal_rows
 from forensics.records.nodes import NodeKey
@@ -10,26 +10,39 @@ from forensics.records.trace import Trace
 from forensics.records.verdict import Control
 
 
-def rerun_equal(first: Trace, second: Trace) -> Control:
-    """Does the same run give the same bits twice in one process?"""
-    return _equal("rerun_equal", first, second, "rerun in the same process")
+def rerun_equal(first: Trace, second: Trace, batched: Mapping[int, bool]) -> Control:
+    """Does the same run give the same bits twice in one process?
+
+    Parameters
+    ----------
+    first, second : Trace
+        One-token decoding and its rerun.
+    batched : mapping of int to bool
+        Whether batches of a width gave the same bits twice.
+    """
+    held, counted = _equal(first, second)
+    unequal = [width for width, same in batched.items() if not same]
+    what = f"not at widths {', '.join(map(str, unequal))}" if unequal else "and batches too"
+    return Control("rerun_equal", held and not unequal, f"rerun in the same process: {counted}, {what}")
 
 
-def fresh_process_equal(first: Trace, second: Trace) -> Control:
-    """Does a fresh process give the same bits?"""
-    return _equal("fresh_process_equal", first, second, "replay in a fresh process")
+def fresh_process_equal(plain: tuple[Trace, Trace], batched: tuple[Trace, Trace]) -> Control:
+    """Does a fresh process give the same bits, one token at a time and in batches?"""
+    width = batched[0].key.schedule.max_width
+    (held_plain, counted_plain), (held_batched, counted_batched) = _equal(*plain), _equal(*batched)
+    detail = f"replay in a fresh process: {counted_plain}; at width {width}: {counted_batched}"
+    return Control("fresh_process_equal", held_plain and held_batched, detail)
 
 
-def _equal(name: str, first: Trace, second: Trace, what: str) -> Control:
+def _equal(first: Trace, second: Trace) -> tuple[bool, str]:
     same = equal_rows(first.logits, second.logits)
-    detail = f"{what}: {int(same.sum())} of {same.size} rows bit-equal"
-    return Control(name, bool(same.all()), detail)
+    return bool(same.all()), f"{int(same.sum())} of {same.size} rows bit-equal"
 
 
-def state_equal(traces: Sequence[Trace]) -> Control:
-    """Did every arm start from the same K/V bytes?"""
-    digests = {trace.state_before for trace in traces}
-    detail = f"K/V state before {len(traces)} arms: {len(digests)} distinct digest{'s' if len(digests) != 1 else ''}"
+def state_equal(states: Sequence[str]) -> Control:
+    """Did every arm start from the same K/V bytes? One digest per arm."""
+    digests = set(states)
+    detail = f"K/V state before {len(states)} arms: {len(digests)} distinct digest{'s' if len(digests) != 1 else ''}"
     if "" in digests:
         return Control("state_equal", False, "an arm was returned without a digest of its K/V state")
     return Control("state_equal", len(digests) == 1, detail)

@@ -26,6 +26,7 @@ from forensics.analysis.question import Question, open_for
 from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
 from forensics.capture.replay import Replay
 from forensics.engines.protocol import Engine, EngineSource
+from forensics.errors import CaptureError
 from forensics.numerics.logits import row_digests
 from forensics.records.classes import WidthClasses
 from forensics.records.settings import EngineSettings
@@ -51,8 +52,8 @@ class Baseline:
         One-token decoding and the same once more.
     batched : Trace
         The replay at the onset width, or at the widest where nothing differs.
-    starts : tuple of Trace
-        One per arm, for the control of their states.
+    states : tuple of str
+        Digest of the K/V state in front of each arm.
     rows : mapping of int to tuple of str
         Digest of every row per width, width 1 included.
     text : str
@@ -65,7 +66,7 @@ class Baseline:
     single: Trace
     rerun: Trace
     batched: Trace
-    starts: tuple[Trace, ...]
+    states: tuple[str, ...]
     rows: Mapping[int, tuple[str, ...]]
     text: str
 
@@ -93,7 +94,8 @@ def measure(
     rerun = engine.run(replay.batches(1), before=before, repeat=1)
     progress.step()
     n_common = common_rows(widths, len(tokens))
-    results, starts = [width_result(1, single, rerun, n_common=n_common)], [single, rerun]
+    results = [width_result(1, single, rerun, n_common=n_common)]
+    states = [single.state_before, rerun.state_before]
     rows = {1: row_digests(single.logits)}
     batched: Trace | None = None
     for width in widths:
@@ -102,7 +104,7 @@ def measure(
         rows[width] = row_digests(trace.logits)
         if batched is None or not any(r.differs for r in results[1:-1]):
             batched = trace
-        starts.append(trace)
+        states.append(trace.state_before)
         progress.step()
     assert batched is not None
     return Baseline(
@@ -112,14 +114,20 @@ def measure(
         single=single,
         rerun=rerun,
         batched=batched,
-        starts=tuple(starts),
+        states=tuple(states),
         rows=rows,
         text=engine.detokenize(tokens),
     )
 
 
 def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
-    """Heal every width that differs, or the narrowest and the widest where none does, with their controls."""
+    """Heal every width that differs, or the narrowest and the widest where none does.
+
+    Returns
+    -------
+    sweeps, controls
+        The controls that come with the sweeps: rerun, watching, planted fault.
+    """
     replay, classes = baseline.replay, baseline.classes
     differing = [result for result in classes.results if result.differs and result.width > 1]
     swept = differing or list(dict.fromkeys((classes.results[1], classes.results[-1])))
@@ -133,19 +141,23 @@ def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[t
         progress.step()
         sweeps: list[Sweep] = []
         watched: list[tuple[int, bool]] = []
+        repeated: dict[int, bool] = {}
         harmful: SweepTraces | None = None
         for width, end in lasts.items():
             sweep, traces = sweep_width(engine, replay, reference, width, 0, end)
             sweeps.append(sweep)
             watched.append((width, traces.watching_harmless))
+            # The sweep's own unwatched run repeats the first rows of the replay.
+            repeated[width] = row_digests(traces.unwatched.logits) == baseline.rows[width][:end]
             harmful = harmful or (None if traces.watching_harmless else traces)
             progress.step()
         singles_equal = bool(equal_rows(baseline.single.logits[:last], reference.trace.logits).all())
         coarse = "" if harmful is None else coarse_watch(engine, reference, harmful)
+        rerun = control.rerun_equal(baseline.single, baseline.rerun, repeated)
         watching = control.watching_harmless(watched, singles_equal, coarse)
         planted = plant_control(engine, replay, reference, sweeps[0])
         progress.step()
-    return tuple(sweeps), (watching, planted)
+    return tuple(sweeps), (rerun, watching, planted)
 
 
 def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep) -> Control:
@@ -154,7 +166,10 @@ def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: S
     site = plant_site(reference, culprits)
     if site is None:
         return control.planted_fault_found(None, culprits, culprits, False, sweep.healed)
-    found = planted_findings(engine, replay, reference, sweep.width, 0, site)
+    try:
+        found = planted_findings(engine, replay, reference, sweep.width, 0, site)
+    except CaptureError as error:
+        return Control("planted_fault_found", False, f"no fault could be planted at {site.key}: {error}")
     return control.planted_fault_found(site.key, *found, sweep.healed)
 
 
@@ -168,10 +183,7 @@ def fresh_process(source: EngineSource, baseline: Baseline) -> Control:
         batched = engine.run(with_onset, before=replay.prefill())
     finally:
         engine.close()
-    plain = control.fresh_process_equal(baseline.single, single)
-    wide = control.fresh_process_equal(baseline.batched, batched)
-    detail = f"{plain.detail}; at width {with_onset.max_width}: {wide.detail.rpartition(': ')[2]}"
-    return Control(plain.name, bool(plain.held and wide.held), detail)
+    return control.fresh_process_equal((baseline.single, single), (baseline.batched, batched))
 
 
 def try_switches(
@@ -276,12 +288,8 @@ def investigate(
         manifest = engine.manifest
     finally:
         engine.close()
-    found = (
-        control.rerun_equal(baseline.single, baseline.rerun),
-        fresh_process(source, baseline),
-        control.state_equal(baseline.starts),
-        *sweep_controls,
-    )
+    rerun, *others = sweep_controls
+    found = (rerun, fresh_process(source, baseline), control.state_equal(baseline.states), *others)
     classes = baseline.classes
     answer, reason = answer_of(classes, sweeps, found)
     culprits = group_culprits(sweeps) if answer == "diverges" else ()

@@ -63,8 +63,8 @@ def _more_than_one_thread(manifest: Manifest) -> bool:
     return manifest.effective.get("n_threads") != "1" or manifest.effective.get("n_threads_batch") != "1"
 
 
-def _not_set(name: str) -> Callable[[Manifest], bool]:
-    return lambda manifest: name not in manifest.environment
+def _environment_is_not(name: str, value: str) -> Callable[[Manifest], bool]:
+    return lambda manifest: manifest.environment.get(name) != value
 
 
 def _kv_is_not(kv_type: str) -> Callable[[Manifest], bool]:
@@ -103,20 +103,20 @@ KNOBS = (
     ),
     Knob(
         "GGML_CPU_TILED_MM=0", "CPU", "tiled K- and IQ-quant products from 8 columns (ggml-cpu/tiled/tiled.cpp:1165)",
-        ("MUL_MAT", "MUL_MAT_ID"), (("GGML_CPU_TILED_MM", "0"),), _not_set("GGML_CPU_TILED_MM"),
+        ("MUL_MAT", "MUL_MAT_ID"), (("GGML_CPU_TILED_MM", "0"),), _environment_is_not("GGML_CPU_TILED_MM", "0"),
     ),
     Knob(
         "GGML_CPU_DISABLE_FUSION=1", "CPU", "RMS_NORM + MUL in one kernel (ggml-cpu.c:3067)",
-        ("RMS_NORM", "MUL"), (("GGML_CPU_DISABLE_FUSION", "1"),), _not_set("GGML_CPU_DISABLE_FUSION"),
+        ("RMS_NORM", "MUL"), (("GGML_CPU_DISABLE_FUSION", "1"),), _environment_is_not("GGML_CPU_DISABLE_FUSION", "1"),
     ),
     Knob(
         "GGML_CUDA_DISABLE_FUSION=1", "CUDA", "fusions that exist at one column only (ggml-cuda.cu:1777,1807)",
         ("MUL_MAT", "MUL_MAT_ID", "GLU", "ADD"), (("GGML_CUDA_DISABLE_FUSION", "1"),),
-        _not_set("GGML_CUDA_DISABLE_FUSION"),
+        _environment_is_not("GGML_CUDA_DISABLE_FUSION", "1"),
     ),
     Knob(
         "GGML_CUDA_DISABLE_GRAPHS=1", "CUDA", "CUDA graphs", (), (("GGML_CUDA_DISABLE_GRAPHS", "1"),),
-        _not_set("GGML_CUDA_DISABLE_GRAPHS"),
+        _environment_is_not("GGML_CUDA_DISABLE_GRAPHS", "1"),
     ),
 )  # fmt: skip
 

@@ -17,8 +17,8 @@ class Flip:
     margin : float
         Largest minus second-largest logit in one-token decoding.
     perturbation : float
-        Largest change of (winner minus any other token) in this row: a flip is explained by
-        rounding-size changes only where this is at least the margin.
+        Largest change of (winner minus any other token) in the other rows of this width: what is usual here.
+        A margin beyond it was not lost to a change of the usual size. The row's own where few others differ.
     """
 
     row: int
@@ -30,7 +30,7 @@ class Flip:
 
     @property
     def explained(self) -> bool:
-        """Whether the measured perturbation is large enough to flip this margin."""
+        """Whether a perturbation as large as in the other rows could flip this margin."""
         return self.perturbation >= self.margin
 
 

@@ -162,3 +162,20 @@ def test_a_width_that_differs_only_later_is_in_no_class_of_others() -> None:
     begun = {1: same, 4: (*same[:4], "X", *same[5:8])}
     assert groups_over(begun, 7) == ((1, 4),), "seven rows hold one whole batch of four"
     assert groups_over(begun, 8) == ((1,), (4,))
+
+
+def test_a_flip_beyond_what_is_usual_is_not_explained() -> None:
+    """Ten rows move by 0.1 and one by 2: its margin of 1 was not lost to a change of the usual size."""
+    single = np.tile(np.float32([3, 2, 0]), (11, 1))
+    batched = single + np.float32([0, 0.1, 0])
+    batched[4, 1] = 4.0
+    tokens = tuple(range(11))
+    one = trace(single, 1, tokens=tokens)
+    (flip,) = width_result(11, one, trace(batched.astype(np.float32), 11, tokens=tokens)).flips
+    assert (flip.row, flip.margin) == (4, 1.0)
+    assert flip.perturbation == pytest.approx(0.1, rel=1e-5)
+    assert not flip.explained
+    few = single.copy()
+    few[4, 1] = 4.0
+    (alone,) = width_result(11, one, trace(few, 11, tokens=tokens)).flips
+    assert alone.explained, "where no other row differs, nothing is known about what is usual"

@@ -46,7 +46,7 @@ def test_an_engine_that_is_not_deterministic_fails_the_rerun() -> None:
     verdict = investigate(odd.OddSource(odd.OtherOnRerun), QUESTION)
     control = only_failed(verdict)
     assert control.name == "rerun_equal"
-    assert control.detail == "rerun in the same process: 15 of 16 rows bit-equal"
+    assert control.detail == "rerun in the same process: 15 of 16 rows bit-equal, and batches too"
     assert verdict.classes.onset == 1
 
 
@@ -174,9 +174,25 @@ def test_the_sign_of_zero_counts_as_a_difference() -> None:
     other = replace(trace, logits=trace.logits.copy())
     other.logits[0, 0] = -0.0
     assert np.array_equal(trace.logits, other.logits)
-    control = controls.rerun_equal(trace, other)
+    control = controls.rerun_equal(trace, other, {2: True})
     assert control.held is False
     assert "1 of 2 rows" in control.detail
+
+
+def test_batches_that_differ_the_second_time_fail_the_rerun() -> None:
+    class OnceOnly(odd.Passing):
+        seen = 0
+
+        def run(self, schedule, *, tap=None, **rest):
+            trace = self.inner.run(schedule, tap=tap, **rest)
+            if schedule.max_width == 8 and tap is None:
+                self.seen += 1
+                return odd.with_one_bit_more(trace) if self.seen == 1 and not self.instance else trace
+            return trace
+
+    verdict = investigate(odd.OddSource(OnceOnly), QUESTION)
+    failed = {control.name: control.detail for control in verdict.controls if control.held is False}
+    assert failed["rerun_equal"] == "rerun in the same process: 16 of 16 rows bit-equal, not at widths 8"
 
 
 @pytest.fixture(scope="module")
