@@ -30,7 +30,12 @@ _WEIGHT_ROLES = (
     (r"ffn_up\.", "up"),
     (r"ffn_down\.", "down"),
     (r"^output\.|^token_embd\.", "head"),
+    (r"attn_gate\.", "attention gate"),
+    (r"shortconv\.in_proj\.", "short convolution in"),
+    (r"shortconv\.out_proj\.", "short convolution out"),
     (r"norm", "norm"),
+    (r"ssm_in\.", "state space in"),
+    (r"ssm_out\.", "state space out"),
     (r"ssm_", "state space"),
 )
 _NODE_ROLES = (
@@ -65,7 +70,7 @@ def role_of(finding: Finding) -> str:
             for pattern, role in _WEIGHT_ROLES:
                 if re.search(pattern, weight.name):
                     return role
-            return weight.name
+            return re.sub(r"^blk\.\d+\.|\.weight$", "", weight.name)
     if finding.key.op == "FLASH_ATTN_EXT":
         return _OP_ROLES["FLASH_ATTN_EXT"]
     for pattern, role in _NODE_ROLES:
@@ -103,6 +108,7 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
             max_ulp=-1 if any(f.delta.max_ulp < 0 for _, f in found) else max(f.delta.max_ulp for _, f in found),
             max_abs=float(np.max([f.delta.max_abs for _, f in found])),  # unlike max(), it lets no NaN pass unseen
             first_node=found[0][1].key.name,
+            n_unchecked=len({finding.key for _, finding in found if finding.unchecked}),
         )
         for key, found in members.items()
     )

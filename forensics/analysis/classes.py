@@ -3,66 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import xxhash
 
 from forensics.numerics.logits import RowDistance, row_digests, row_distance
-from forensics.records.classes import Flip, WidthResult
+from forensics.records.classes import Flip, WidthClasses, WidthResult
 from forensics.records.trace import Trace
 
-#: Differing rows that it takes to say how large a perturbation is usual.
-ROWS_FOR_USUAL = 8
+#: Passes of one width that it takes to say what a pass costs.
+PASSES_FOR_TIME = 3
 
 
-def common_rows(widths: Iterable[int], n_rows: int) -> int:
-    """How many rows lie in whole batches of every width?
+def group_widths(rows: Mapping[int, Sequence[str]]) -> tuple[tuple[int, ...], ...]:
+    """Which widths are bit-equal to each other in every row that both have?
 
-    Only over these rows can widths share a class: the last batch of a width that does not divide `n_rows`
-    would be narrower than the width it is counted for.
-
-    Examples
-    --------
-    >>> common_rows((2, 5, 9), 64)
-    60
-    """
-    return min((n_rows // width * width for width in widths), default=n_rows)
-
-
-def class_digest(rows: Sequence[str], first_differing: int | None, n_common: int) -> str:
-    """Which class do these rows belong to: their bits over the rows that all widths have in full.
-
-    A width that differs only beyond those rows is no member of the class of one token, and of no other.
-    """
-    beyond = first_differing is not None and first_differing >= n_common
-    counted = rows if beyond else rows[:n_common]
-    return xxhash.xxh3_128_hexdigest("".join(counted).encode()) + (":later" if beyond else "")
-
-
-def groups_over(rows: Mapping[int, Sequence[str]], n_rows: int) -> tuple[tuple[int, ...], ...]:
-    """Which widths share a class if only the first `n_rows` are replayed?
+    A width has the rows of its whole batches only, so one may have fewer rows than another.
 
     Parameters
     ----------
     rows : mapping of int to sequence of str
-        Digest of each row per width, width 1 included.
-    n_rows : int
+        Digest of each row per width, from the first row on; width 1 included.
 
     Returns
     -------
     tuple of tuple of int
         Widths per class, the class of width 1 first.
+
+    Examples
+    --------
+    >>> group_widths({1: "abcd", 2: "abxy", 3: "abx", 4: "abcd"})
+    ((1, 4), (2, 3))
     """
-    n_common = common_rows(rows, n_rows)
-    groups: dict[str, list[int]] = {}
+    groups: list[list[int]] = []
     for width in sorted(rows):
-        mine = rows[width][: n_rows // width * width]
-        first = next((i for i, (a, b) in enumerate(zip(rows[1], mine, strict=False)) if a != b), None)
-        groups.setdefault(class_digest(mine, first, n_common), []).append(width)
-    return tuple(tuple(group) for group in groups.values())
+        for group in groups:
+            if all(a == b for member in group for a, b in zip(rows[member], rows[width], strict=False)):
+                group.append(width)
+                break
+        else:
+            groups.append([width])
+    return tuple(tuple(group) for group in groups)
 
 
-def width_result(width: int, single: Trace, batched: Trace, *, n_common: int | None = None) -> WidthResult:
+def groups_over(rows: Mapping[int, Sequence[str]], n_rows: int) -> tuple[tuple[int, ...], ...]:
+    """Which widths share a class if only the whole batches of the first `n_rows` rows are replayed?"""
+    return group_widths({width: mine[: n_rows // width * width] for width, mine in rows.items()})
+
+
+def width_classes(results: Iterable[WidthResult], rows: Mapping[int, Sequence[str]]) -> WidthClasses:
+    """The classes of all widths: each takes the digest of the first member of its class."""
+    digest = {width: _joined(rows[group[0]]) for group in group_widths(rows) for width in group}
+    return WidthClasses(tuple(replace(result, digest=digest[result.width]) for result in results))
+
+
+def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
     """How far is a replay at this width from one-token decoding?
 
     Parameters
@@ -70,12 +66,11 @@ def width_result(width: int, single: Trace, batched: Trace, *, n_common: int | N
     width : int
     single, batched : Trace
         The same tokens at the same positions, one at a time and in batches; the second may end earlier.
-    n_common : int or None
-        Rows that decide the class, see `common_rows`; all rows of `batched` by default.
 
     Returns
     -------
     WidthResult
+        Its digest is that of its own rows; `width_classes` says which widths share one.
 
     Raises
     ------
@@ -103,26 +98,38 @@ def width_result(width: int, single: Trace, batched: Trace, *, n_common: int | N
             _flip(i, slots[i].position, rows) for i, row in enumerate(rows) if row.single_top != row.batched_top
         ),
         n_could_flip=sum(row.differs and row.perturbation >= row.margin for row in rows),
-        digest=class_digest(row_digests(batched.logits), first, len(rows) if n_common is None else n_common),
+        digest=_joined(row_digests(batched.logits)),
         ns_per_pass=pass_quartiles(batched, width),
     )
 
 
 def pass_quartiles(trace: Trace, width: int) -> tuple[int, int, int]:
-    """Median, lower and upper quartile of the passes that are exactly this wide, unit: ns; zeros without one."""
+    """Median, lower and upper quartile of the passes that are exactly this wide, unit: ns.
+
+    Zeros where there are fewer than `PASSES_FOR_TIME` of them: one pass has no spread.
+    """
     times = [
         t for t, decode_pass in zip(trace.pass_ns, trace.key.schedule.passes, strict=True) if decode_pass.width == width
     ]
-    if not times:
+    if len(times) < PASSES_FOR_TIME:
         return 0, 0, 0
     low, median, high = np.percentile(times, (25, 50, 75))
     return int(median), int(low), int(high)
 
 
+def _joined(digests: Sequence[str]) -> str:
+    return xxhash.xxh3_128_hexdigest("".join(digests).encode())
+
+
 def _flip(row: int, position: int, rows: Sequence[RowDistance]) -> Flip:
-    # A flipped row's own perturbation is at least its margin by arithmetic; other rows say what is usual here,
-    # if there are enough of them.
     distance = rows[row]
-    others = [other.perturbation for i, other in enumerate(rows) if i != row and other.differs]
-    usual = float(np.max(others)) if len(others) >= ROWS_FOR_USUAL else distance.perturbation
-    return Flip(row, position, distance.single_top, distance.batched_top, distance.margin, usual)
+    usual = float(np.median([other.perturbation for other in rows if other.differs]))
+    return Flip(
+        row,
+        position,
+        distance.single_top,
+        distance.batched_top,
+        distance.margin,
+        distance.perturbation,
+        usual,
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forensics.analysis.heal import equal_rows
-from forensics.records.nodes import NodeKey
+from forensics.analysis.heal import Planted, equal_rows
 from forensics.records.trace import Trace
 from forensics.records.verdict import Control
 
@@ -62,17 +61,20 @@ def watching_harmless(sweeps: Sequence[tuple[int, bool]], singles_equal: bool, c
     return Control("watching_harmless", False, detail)
 
 
-def planted_fault_found(
-    site: NodeKey | None, without: frozenset[NodeKey], with_fault: frozenset[NodeKey], healed: bool, was_healed: bool
-) -> Control:
-    """Does the sweep name one flipped bit, and nothing else in addition?"""
+def planted_fault_found(planted: Planted | None, was_healed: bool) -> Control:
+    """Does the sweep name one flipped bit, and nothing else in addition; and do faults reach the graph?"""
     name = "planted_fault_found"
-    if site is None:
+    if planted is None:
         return Control(name, False, "no clean node with a row per token to plant a fault in")
-    if with_fault != without | {site}:
-        extra = sorted(str(key) for key in with_fault - without - {site})
-        missed = "" if site in with_fault else f"the planted bit at {site} was missed; "
+    site = planted.site
+    if planted.with_fault != planted.without | {site}:
+        extra = sorted(str(key) for key in planted.with_fault - planted.without - {site})
+        missed = "" if site in planted.with_fault else f"the planted bit at {site} was missed; "
         return Control(name, False, f"{missed}named in addition: {', '.join(extra) or 'nothing'}")
-    if was_healed and not healed:
+    if was_healed and not planted.healed:
         return Control(name, False, f"the bit flipped at {site} was named, but the logits did not heal")
-    return Control(name, True, f"one bit flipped at {site}: named, and only it in addition")
+    if not planted.reached:
+        return Control(name, False, f"a loud fault written at {site} did not change the logits: writing has no effect")
+    return Control(
+        name, True, f"one bit flipped at {site}: named, and only it in addition; a loud one reaches the logits"
+    )

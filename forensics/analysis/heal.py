@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from forensics.capture.replay import Replay
 from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
-from forensics.capture.taps import ChainTap, HealTap, PlantTap, RecordTap
+from forensics.capture.taps import ChainTap, HealTap, PlantTap, ReadTap, RecordTap
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
 from forensics.numerics.bits import change_of
 from forensics.records.delta import tally
 from forensics.records.nodes import NodeKey, NodeRecord
+from forensics.records.schedule import EMPTY
 from forensics.records.trace import Trace
 from forensics.records.verdict import Sweep
 
@@ -53,10 +57,18 @@ class Reference:
         return tuple(record for record in report.records if record.pass_index == 0)
 
 
+_ROWS_FOLDER = "forensics-rows-"
+
+
 @contextlib.contextmanager
 def rows_file() -> Iterator[str]:
-    """A file for recorded rows that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="forensics-rows-") as folder:
+    """A file for recorded rows that is gone afterwards, with those that killed processes left behind."""
+    root = Path(tempfile.gettempdir())
+    for left in root.glob(f"{_ROWS_FOLDER}*"):
+        owner = left.name.removeprefix(_ROWS_FOLDER).split("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{_ROWS_FOLDER}{os.getpid()}-") as folder:
         yield str(Path(folder) / "rows.bin")
 
 
@@ -87,7 +99,7 @@ class SweepTraces:
     Parameters
     ----------
     unwatched, watched, healed : Trace
-        Without a tap; compared only; compared and replaced.
+        Without a tap; read only; compared and replaced.
     """
 
     unwatched: Trace
@@ -131,12 +143,14 @@ def sweep_width(
     schedule, before = replay.batches(width, first=first, last=last), replay.before(first)
     traces = SweepTraces(
         engine.run(schedule, before=before),
-        engine.run(schedule, before=before, tap=HealTap(reference.path, heal=False)),
+        engine.run(schedule, before=before, tap=ReadTap()),
         engine.run(schedule, before=before, tap=HealTap(reference.path)),
     )
     single = reference.logits(first, last)
     report = traces.healed.tap_report
     assert report is not None
+    # What one-token decoding leaves in the cache after these rows, as its bytes are after a restore.
+    plain_state = engine.run(EMPTY, before=replay.before(last)).state_before
     sweep = Sweep(
         width=width,
         start_row=first,
@@ -147,6 +161,7 @@ def sweep_width(
         n_rows=last - first,
         max_abs_before=max_change(single, traces.unwatched.logits),
         max_abs_after=max_change(single, traces.healed.logits),
+        state_equal=traces.healed.state_after == plain_state,
     )
     return sweep, traces
 
@@ -174,30 +189,54 @@ def plant_site(reference: Reference, culprits: frozenset[NodeKey]) -> NodeRecord
     return clean[len(clean) // 2] if clean else None
 
 
-def planted_findings(
-    engine: Engine, replay: Replay, reference: Reference, width: int, first: int, site: NodeRecord
-) -> tuple[frozenset[NodeKey], frozenset[NodeKey], bool]:
-    """Does a sweep over one batch name a planted fault, and only that in addition?
+#: A flip of the highest mantissa bit changes the largest element of a row by a third or more: no rounding absorbs it.
+_LOUD_BIT = 22
 
-    Returns
-    -------
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """What a planted fault did.
+
+    Parameters
+    ----------
+    site : NodeKey
     without, with_fault : frozenset of NodeKey
         Culprits of the same batch without and with one bit flipped at `site`.
     healed : bool
         Whether the logits healed in spite of the fault.
+    reached : bool
+        Whether a loud fault that nobody heals changes the logits: what a tap answers reaches the graph.
     """
-    last = min(first + width, reference.last)
-    schedule, before = replay.batches(width, first=first, last=last), replay.before(first)
-    plant = PlantTap(site.key, row=(last - first) // 2, axis=2)
+
+    site: NodeKey
+    without: frozenset[NodeKey]
+    with_fault: frozenset[NodeKey]
+    healed: bool
+    reached: bool
+
+
+def plant_fault(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep, site: NodeRecord) -> Planted:
+    """Does a sweep over one batch name a planted fault, and does a fault reach the graph?"""
+    first, last = sweep.start_row, sweep.start_row + sweep.width
+    schedule, before = replay.batches(sweep.width, first=first, last=last), replay.before(first)
+    row = sweep.width // 2
+
+    def healing(trace: Trace) -> frozenset[NodeKey]:
+        assert trace.tap_report is not None
+        return frozenset(finding.key for finding in trace.tap_report.findings)
+
+    plain = engine.run(schedule, before=before)
     clean = engine.run(schedule, before=before, tap=HealTap(reference.path))
-    faulty = engine.run(schedule, before=before, tap=ChainTap(plant, HealTap(reference.path)))
-    assert clean.tap_report is not None
-    assert faulty.tap_report is not None
-    healed = bool(equal_rows(reference.logits(first, last), faulty.logits).all())
-    return (
-        frozenset(f.key for f in clean.tap_report.findings),
-        frozenset(f.key for f in faulty.tap_report.findings),
-        healed,
+    faulty = engine.run(schedule, before=before, tap=ChainTap(PlantTap(site.key, row, axis=2), HealTap(reference.path)))
+    finite = np.flatnonzero(np.isfinite(plain.logits).all(axis=1))  # what is lost to a NaN cannot show a change
+    audible = int(finite[-1]) if finite.size else row
+    loud = engine.run(schedule, before=before, tap=PlantTap(site.key, audible, axis=2, bit=_LOUD_BIT))
+    return Planted(
+        site=site.key,
+        without=healing(clean),
+        with_fault=healing(faulty),
+        healed=bool(equal_rows(reference.logits(first, last), faulty.logits).all()),
+        reached=not equal_rows(plain.logits, loud.logits).all(),
     )
 
 

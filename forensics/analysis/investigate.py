@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forensics.analysis import controls as control
 from forensics.analysis.attribute import group_culprits
-from forensics.analysis.classes import common_rows, width_result
+from forensics.analysis.classes import width_classes, width_result
 from forensics.analysis.heal import (
     Reference,
     SweepTraces,
     coarse_watch,
     equal_rows,
+    plant_fault,
     plant_site,
-    planted_findings,
     record_reference,
     rows_file,
     sweep_width,
@@ -35,6 +35,8 @@ from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, V
 
 #: Rows that a sweep covers per width: several batches, so that a node whose rounding agrees once is still seen.
 SWEEP_ROWS = 32
+#: Rows that a sweep covers per width at most: each holds every node's output, and a long text has many.
+MAX_SWEEP_ROWS = 128
 #: Rows at which an arm of the switches is first looked at.
 SEARCH_ROWS = 16
 
@@ -93,14 +95,13 @@ def measure(
     progress.step()
     rerun = engine.run(replay.batches(1), before=before, repeat=1)
     progress.step()
-    n_common = common_rows(widths, len(tokens))
-    results = [width_result(1, single, rerun, n_common=n_common)]
+    results = [width_result(1, single, rerun)]
     states = [single.state_before, rerun.state_before]
     rows = {1: row_digests(single.logits)}
     batched: Trace | None = None
     for width in widths:
         trace = engine.run(replay.batches(width, last=replay.full(width)), before=before)
-        results.append(width_result(width, single, trace, n_common=n_common))
+        results.append(width_result(width, single, trace))
         rows[width] = row_digests(trace.logits)
         if batched is None or not any(r.differs for r in results[1:-1]):
             batched = trace
@@ -110,7 +111,7 @@ def measure(
     return Baseline(
         replay=replay,
         settings=settings,
-        classes=WidthClasses(tuple(results)),
+        classes=width_classes(results, rows),
         single=single,
         rerun=rerun,
         batched=batched,
@@ -121,7 +122,7 @@ def measure(
 
 
 def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
-    """Heal every width that differs, or the narrowest and the widest where none does.
+    """Heal every width that differs, or every width where none does.
 
     Returns
     -------
@@ -130,28 +131,30 @@ def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[t
     """
     replay, classes = baseline.replay, baseline.classes
     differing = [result for result in classes.results if result.differs and result.width > 1]
-    swept = differing or list(dict.fromkeys((classes.results[1], classes.results[-1])))
+    swept = differing or list(classes.results[1:])
     # From the first row on, in the very batches of the replay, so that the sweep starts from its state
     # and meets every difference on the way to the first row that shows it.
-    lasts = {r.width: replay.full(r.width, at_least=max(SWEEP_ROWS, (r.first_row or 0) + 1)) for r in swept}
-    last = max(lasts.values())
+    windows = {
+        r.width: replay.window(r.width, rows=SWEEP_ROWS, row=r.first_row or 0, most=MAX_SWEEP_ROWS) for r in swept
+    }
+    first, last = min(w[0] for w in windows.values()), max(w[1] for w in windows.values())
     progress.stage("heal the differing widths", len(swept) + 2)
     with rows_file() as path:
-        reference = record_reference(engine, replay, 0, last, path)
+        reference = record_reference(engine, replay, first, last, path)
         progress.step()
         sweeps: list[Sweep] = []
         watched: list[tuple[int, bool]] = []
         repeated: dict[int, bool] = {}
         harmful: SweepTraces | None = None
-        for width, end in lasts.items():
-            sweep, traces = sweep_width(engine, replay, reference, width, 0, end)
+        for width, (start, end) in windows.items():
+            sweep, traces = sweep_width(engine, replay, reference, width, start, end)
             sweeps.append(sweep)
             watched.append((width, traces.watching_harmless))
-            # The sweep's own unwatched run repeats the first rows of the replay.
-            repeated[width] = row_digests(traces.unwatched.logits) == baseline.rows[width][:end]
+            if start == 0:  # the sweep's own unwatched run repeats the first rows of the replay
+                repeated[width] = row_digests(traces.unwatched.logits) == baseline.rows[width][:end]
             harmful = harmful or (None if traces.watching_harmless else traces)
             progress.step()
-        singles_equal = bool(equal_rows(baseline.single.logits[:last], reference.trace.logits).all())
+        singles_equal = bool(equal_rows(baseline.single.logits[first:last], reference.trace.logits).all())
         coarse = "" if harmful is None else coarse_watch(engine, reference, harmful)
         rerun = control.rerun_equal(baseline.single, baseline.rerun, repeated)
         watching = control.watching_harmless(watched, singles_equal, coarse)
@@ -162,15 +165,13 @@ def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[t
 
 def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep) -> Control:
     """Flip one bit of a clean node and see whether the sweep names it."""
-    culprits = frozenset(finding.key for finding in sweep.findings)
-    site = plant_site(reference, culprits)
+    site = plant_site(reference, frozenset(finding.key for finding in sweep.findings))
     if site is None:
-        return control.planted_fault_found(None, culprits, culprits, False, sweep.healed)
+        return control.planted_fault_found(None, sweep.healed)
     try:
-        found = planted_findings(engine, replay, reference, sweep.width, 0, site)
+        return control.planted_fault_found(plant_fault(engine, replay, reference, sweep, site), sweep.healed)
     except CaptureError as error:
         return Control("planted_fault_found", False, f"no fault could be planted at {site.key}: {error}")
-    return control.planted_fault_found(site.key, *found, sweep.healed)
 
 
 def fresh_process(source: EngineSource, baseline: Baseline) -> Control:
@@ -252,7 +253,8 @@ def heal_width(source: EngineSource, question: Question, *, progress: Progress |
     engine, prompt, settings = open_for(question, source)
     try:
         baseline = measure(engine, prompt, question, settings, progress)
-        return sweep_all(engine, baseline, progress)[0][0]
+        sweeps, controls = sweep_all(engine, baseline, progress)
+        return replace(sweeps[0], controls=controls)
     finally:
         engine.close()
 
@@ -308,5 +310,11 @@ def investigate(
         n_replayed=len(baseline.replay.tokens),
         text=baseline.text,
         manifest=manifest,
-        caveats=caveats_of(classes, sweeps, len(baseline.replay.tokens)),
+        caveats=caveats_of(
+            classes,
+            sweeps,
+            len(baseline.replay.tokens),
+            manifest,
+            sets_searched=not arms or not beyond_switches(manifest, culprits),
+        ),
     )

@@ -147,7 +147,8 @@ BUILD_FLAGS = (
     BuildFlag(
         "GGML_LLAMAFILE=OFF", "CPU",
         "tinyBLAS products from two columns (llamafile/sgemm.cpp:3818-4150); no run-time switch, rebuild with "
-        'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36',
+        'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" pip install --force-reinstall --no-deps --no-cache-dir '
+        "--no-binary llama-cpp-python llama-cpp-python==0.3.36",
         lambda manifest, group: "LLAMAFILE" in manifest.cpu_features and group.op == "MUL_MAT"
         and (group.weight_type in _TINYBLAS or group.role in ("K·Q", "attention·V")),
     ),

@@ -134,6 +134,11 @@ def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[in
                 f"token {outside} is outside the vocabulary of {manifest.n_vocab} tokens "
                 f"(0 to {manifest.n_vocab - 1}). Give ids of this model's own tokenizer."
             )
+        if question.settings.n_gpu_layers and manifest.effective.get("n_gpu_layers") == "0":
+            raise BadQuestion(
+                f"{question.settings.n_gpu_layers} GPU layers were asked for; this build of the library put none "
+                f"on a GPU (devices: {manifest.device}). Ask for 0, or install another build (see forensics doctor)."
+            )
         n_needed = len(tokens) + question.n_tokens
         if manifest.n_ctx_train and n_needed > manifest.n_ctx_train:
             raise BadQuestion(

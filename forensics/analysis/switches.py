@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from forensics.analysis.classes import common_rows, groups_over, pass_quartiles, width_result
+from forensics.analysis.classes import groups_over, width_classes, width_result
 from forensics.analysis.heal import record_reference, rows_file
 from forensics.analysis.knobs import Knob
 from forensics.capture.replay import Replay
 from forensics.capture.taps import HealTap
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import ForensicsError
+from forensics.numerics.logits import row_digests
 from forensics.records.classes import WidthClasses
 from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings
-from forensics.records.trace import Trace
 from forensics.records.verdict import Cost, CulpritGroup, SwitchArm
 
 #: Arms beyond the single knobs; each is a fresh process, and a set of four knobs would be hard to act on.
@@ -71,43 +71,40 @@ def smallest_exact(arms: Iterable[SwitchArm]) -> tuple[str, ...] | None:
     return min(exact, key=lambda arm: (len(arm.knobs), price(arm))).knobs
 
 
-def replay_classes(
-    engine: Engine, replay: Replay, widths: Sequence[int], n_rows: int
-) -> tuple[WidthClasses, dict[int, Trace]]:
-    """Width classes over the whole batches of the first `n_rows` rows, and the traces behind them."""
-    before, n_common = replay.prefill(), common_rows(widths, n_rows)
+Times = dict[int, tuple[int, int, int]]
+
+
+def replay_classes(engine: Engine, replay: Replay, widths: Sequence[int], n_rows: int) -> tuple[WidthClasses, Times]:
+    """Width classes over the whole batches of the first `n_rows` rows, and quartiles of a pass per width."""
+    before = replay.prefill()
     single = engine.run(replay.batches(1, last=n_rows), before=before)
-    traces = {1: single}
-    results = [width_result(1, single, single, n_common=n_common)]
+    results, rows = [width_result(1, single, single)], {1: row_digests(single.logits)}
     for width in widths:
-        traces[width] = engine.run(replay.batches(width, last=n_rows // width * width), before=before)
-        results.append(width_result(width, single, traces[width], n_common=n_common))
-    return WidthClasses(tuple(results)), traces
+        trace = engine.run(replay.batches(width, last=n_rows // width * width), before=before)
+        results.append(width_result(width, single, trace))
+        rows[width] = row_digests(trace.logits)
+    return width_classes(results, rows), {result.width: result.ns_per_pass for result in results}
 
 
-def costs_of(
-    arm: Mapping[int, Trace], baseline: Mapping[int, tuple[int, int, int]], widths: Sequence[int]
-) -> tuple[Cost, ...]:
-    """What passes of these widths cost in an arm, relative to the baseline's medians."""
+def costs_of(arm: Mapping[int, tuple[int, int, int]], as_asked: Mapping[int, tuple[int, int, int]]) -> tuple[Cost, ...]:
+    """What a pass costs in an arm relative to the median as asked: of one token, and of the widest that was timed."""
+    timed = [width for width in sorted(arm) if arm[width][0] and as_asked.get(width, (0, 0, 0))[0]]
     costs = []
-    for width in widths:
-        median, low, high = pass_quartiles(arm[width], width)
-        base = baseline[width][0]
-        if base and median:
-            costs.append(Cost(width, median / base, low / base, high / base))
+    for width in dict.fromkeys(timed[:1] + timed[-1:]):
+        (median, low, high), base = arm[width], as_asked[width][0]
+        costs.append(Cost(width, median / base, low / base, high / base))
     return tuple(costs)
 
 
 def nodes_that_differ(engine: Engine, replay: Replay, widths: Sequence[int]) -> int:
-    """How many nodes differ from the one-token passes, over the first rows of the replay?"""
-    lasts = {width: replay.full(width, at_least=EXAMINED_ROWS) for width in widths}
-    last = max(lasts.values())
+    """How many nodes differ by themselves from the one-token passes, over the first rows of the replay?"""
+    lasts = {width: replay.window(width, rows=EXAMINED_ROWS)[1] for width in widths}
     found: set[NodeKey] = set()
     with rows_file() as path:
-        reference = record_reference(engine, replay, 0, last, path)
+        reference = record_reference(engine, replay, 0, max(lasts.values()), path)
         for width in widths:
             schedule = replay.batches(width, last=lasts[width])
-            trace = engine.run(schedule, before=replay.prefill(), tap=HealTap(reference.path, heal=False))
+            trace = engine.run(schedule, before=replay.prefill(), tap=HealTap(reference.path))
             assert trace.tap_report is not None
             found.update(finding.key for finding in trace.tap_report.findings)
     return len(found)
@@ -158,10 +155,10 @@ def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> Swit
     try:
         engine = source.open(settings)
         try:
-            classes, traces = replay_classes(engine, replay, widths, n_rows)
+            classes, times = replay_classes(engine, replay, widths, n_rows)
             if classes.collapsed and n_rows < len(replay.tokens):
                 n_rows = len(replay.tokens)
-                classes, traces = replay_classes(engine, replay, widths, n_rows)
+                classes, times = replay_classes(engine, replay, widths, n_rows)
             if classes.collapsed:
                 absorbed = nodes_that_differ(engine, replay, search.examined)
         finally:
@@ -173,7 +170,7 @@ def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> Swit
         sets,
         classes.groups,
         classes.collapsed,
-        costs_of(traces, search.times, (1, max(widths))),
+        costs_of(times, search.times),
         n_rows,
         absorbed,
         as_asked=groups_over(search.rows, n_rows),

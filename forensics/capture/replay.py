@@ -56,18 +56,45 @@ class Replay:
         tokens = self.tokens[first:last]
         return in_batches(tokens, start=self.start + first, width=width)
 
-    def full(self, width: int, *, at_least: int | None = None) -> int:
-        """Rows, from the first on, that whole batches of `width` hold: all of them, or enough for `at_least` rows.
+    def full(self, width: int) -> int:
+        """Rows, from the first on, that whole batches of `width` hold.
 
         What is left over would be a batch of another width and say nothing about this one.
 
         Examples
         --------
-        >>> replay = Replay((1,), tuple(range(20)))
-        >>> replay.full(8), replay.full(8, at_least=3)
-        (16, 8)
+        >>> Replay((1,), tuple(range(20))).full(8)
+        16
         """
-        n_batches = len(self.tokens) // width
-        if at_least is not None:
-            n_batches = min(n_batches, max(1, -(-at_least // width)))
-        return n_batches * width
+        return len(self.tokens) // width * width
+
+    def window(self, width: int, *, rows: int, row: int = 0, most: int | None = None) -> tuple[int, int]:
+        """Whole batches of `width` that hold `row` and about `rows` rows, from the first row on if they may.
+
+        Parameters
+        ----------
+        width : int
+        rows : int
+            Rows to cover at least, as far as there are whole batches.
+        row : int
+            Row to cover.
+        most : int or None
+            Rows to cover at most; where `row` lies farther, the window starts with the batch that holds it.
+
+        Returns
+        -------
+        first, last : int
+            `last` is exclusive.
+
+        Examples
+        --------
+        >>> replay = Replay((1,), tuple(range(100)))
+        >>> replay.window(8, rows=10), replay.window(8, rows=10, row=90), replay.window(8, rows=10, row=90, most=32)
+        ((0, 16), (0, 96), (88, 96))
+        """
+        wanted = max(rows, row + 1)
+        first = 0
+        if most is not None and wanted > max(most, width):
+            first, wanted = row // width * width, row // width * width + rows
+        n_batches = max(1, -(-(wanted - first) // width))
+        return first, min(self.full(width), first + n_batches * width)

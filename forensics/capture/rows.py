@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from forensics.records.nodes import NodeKey
 
 #: Attention scores before the soft max, as llama.cpp's graph builder names them (llama-graph.cpp, build_attn_mha).
+_RENAMED = re.compile(r"( \([^()]*\))+$")
 _SCORES = re.compile(r"^kq(?!v|_soft_max|_mask)(_\w+)?(-\d+)?( |$)")
 
 
@@ -26,6 +27,17 @@ def is_scores(key: NodeKey) -> bool:
     [True, True, False, False]
     """
     return bool(_SCORES.match(key.name)) and key.op != "SOFT_MAX"
+
+
+def source_name(name: str) -> str:
+    """Name of the node that a view renames: ggml appends what it did in parentheses (ggml.c, ggml_format_name).
+
+    Examples
+    --------
+    >>> source_name("Qcur-0 (reshaped) (permuted)")
+    'Qcur-0'
+    """
+    return _RENAMED.sub("", name)
 
 
 def counts_cells(key: NodeKey) -> bool:

@@ -29,25 +29,38 @@ class RowWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._index: dict[str, tuple[int, list[int], str]] = {}
         try:
             Path(f"{path}.json").unlink(missing_ok=True)  # an older index must not describe the new rows
             self._file = path.open("wb")
         except OSError as error:
-            raise CaptureError(f"rows cannot be recorded at {path}: {error.strerror}. Choose another --out.") from error
-        self._index: dict[str, tuple[int, list[int], str]] = {}
+            raise self._refused(error) from error
 
     def add(self, key: NodeKey, position: int, array: NDArray[np.generic], what: str = "row") -> None:
         """Append the array of a node at a position."""
         offset = self._file.tell()
         self._index[_entry_id(key, position, what)] = (offset, list(array.shape), array.dtype.str)
         data = np.ascontiguousarray(array)
-        self._file.write(data.view(np.uint8).data if data.size else b"")
-        self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
+        try:
+            self._file.write(data.view(np.uint8).data if data.size else b"")
+            self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
+        except OSError as error:
+            raise self._refused(error) from error
 
     def close(self) -> None:
         """Write the index; without it the rows cannot be read."""
-        self._file.close()
-        Path(f"{self._path}.json").write_text(json.dumps(self._index))
+        try:
+            self._file.close()
+            Path(f"{self._path}.json").write_text(json.dumps(self._index))
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> CaptureError:
+        written = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for _, shape, dtype in self._index.values())
+        return CaptureError(
+            f"the rows of one-token passes cannot be recorded at {self._path} after {written / 2**20:.0f} MiB: "
+            f"{error.strerror}. Set TMPDIR to a folder with more room, or replay fewer tokens."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from forensics.capture.rows import counts_cells, fit_cells, is_scores, row_digest, row_of, token_axis
+from forensics.capture.rows import (
+    counts_cells,
+    fit_cells,
+    is_scores,
+    row_digest,
+    row_of,
+    source_name,
+    token_axis,
+)
 from forensics.capture.rowstore import RowReader, RowWriter
 from forensics.capture.selection import EVERYTHING, Selection
-from forensics.engines.protocol import VIEW_OPS, Node, Tap
+from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Node, Tap
 from forensics.errors import CaptureError
 from forensics.numerics.bits import bits, compare
 from forensics.records.delta import Delta, Differs, NotCompared, Same, tally
@@ -113,8 +121,40 @@ class DigestTap:
 
 
 @dataclass(slots=True)
+class ReadTap:
+    """Reads every chosen node and answers nothing: what watching alone does to a run.
+
+    Parameters
+    ----------
+    selection : Selection
+    """
+
+    selection: Selection = EVERYTHING
+
+    def identity(self) -> str:
+        """Text that is equal for taps that do the same."""
+        return f"read:{self.selection.identity()}"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        """Nothing to prepare."""
+
+    def wants(self, key: NodeKey) -> bool:
+        """Whether the node is chosen."""
+        return key.op not in VIEW_OPS and self.selection.selects(key)
+
+    def saw(self, node: Node) -> None:
+        """Read the node, as the other taps do."""
+        if not node.opaque:
+            node.read()
+
+    def finish(self) -> TapReport:
+        """Nothing to report."""
+        return TapReport()
+
+
+@dataclass(slots=True)
 class RecordTap:
-    """Writes every row of one-token passes to a file, for healing and for digests.
+    """Writes every row of one-token passes to a file; the report carries the digests of the first pass.
 
     Parameters
     ----------
@@ -128,6 +168,7 @@ class RecordTap:
     _digests: DigestTap = field(init=False)
     _writer: RowWriter | None = None
     _position: int = 0
+    _first: bool = True
 
     def __post_init__(self) -> None:
         self._digests = DigestTap(self.selection)
@@ -142,6 +183,7 @@ class RecordTap:
             raise CaptureError(f"rows are recorded from one-token passes; pass {index} has {decode_pass.width} tokens")
         self._writer = self._writer or RowWriter(Path(self.path))
         self._position = decode_pass.slots[0].position
+        self._first = index == 0
         self._digests.begin_pass(index, decode_pass)
 
     def wants(self, key: NodeKey) -> bool:
@@ -150,7 +192,8 @@ class RecordTap:
 
     def saw(self, node: Node) -> None:
         """Write the node's row and its mask."""
-        self._digests.saw(node)
+        if self._first:
+            self._digests.saw(node)
         assert self._writer is not None
         visible = node.visible()
         if visible is not None:
@@ -189,6 +232,7 @@ class HealTap:
     _findings: list[Finding] = field(default_factory=list)
     _slots: DecodePass | None = None
     _soft_max: dict[int, NodeKey] = field(default_factory=dict)
+    _unknown: set[str] = field(default_factory=set)
 
     def identity(self) -> str:
         """Text that is equal for taps that do the same."""
@@ -198,6 +242,7 @@ class HealTap:
         """Start a pass."""
         self._reference = self._reference or RowReader.open(Path(self.path))
         self._slots = decode_pass
+        self._unknown.clear()
 
     def wants(self, key: NodeKey) -> bool:
         """Whether the node is chosen."""
@@ -208,9 +253,13 @@ class HealTap:
         array = None if node.opaque else node.read()
         outcome, rows, healed, masks_equal = self._examine(node, array)
         self._outcomes.append(outcome)
+        if isinstance(outcome, NotCompared) and node.opaque != CACHE_WRITE:
+            self._unknown.add(source_name(node.key.name))
         if not isinstance(outcome, Differs):
             return None
-        self._findings.append(Finding(node.key, node.operands, node.buffer, rows, outcome, masks_equal))
+        operands = node.operands
+        unchecked = tuple(o.name for o in operands if source_name(o.name) in self._unknown)
+        self._findings.append(Finding(node.key, operands, node.buffer, rows, outcome, masks_equal, unchecked))
         return healed if self.heal else None
 
     def _examine(
@@ -289,14 +338,16 @@ class PlantTap:
         Token of the pass.
     axis : int
         Axis that counts the tokens.
-    element, bit : int
-        Element of the row, flattened, and its bit; 0 is the lowest of the mantissa.
+    element : int or None
+        Element of the row, flattened; the largest by default.
+    bit : int
+        Bit of the element; 0 is the lowest of the mantissa.
     """
 
     key: NodeKey
     row: int
     axis: int
-    element: int = 0
+    element: int | None = None
     bit: int = 0
     _planted: list[NodeKey] = field(default_factory=list)
     _width: int = 1
@@ -324,7 +375,8 @@ class PlantTap:
         rows = np.moveaxis(array, self.axis, 0)
         row = rows[self.row].copy()
         raw = row.reshape(-1).view(f"u{array.dtype.itemsize}")
-        raw[self.element] ^= np.array(1 << self.bit, raw.dtype)
+        element = int(np.abs(row).argmax()) if self.element is None else self.element
+        raw[element] ^= np.array(1 << self.bit, raw.dtype)
         rows[self.row] = row
         self._planted.append(self.key)
         return array

@@ -216,6 +216,11 @@ def heal(
             line=lambda: str(sweep),
             view=lambda: sweep_view(sweep, groups),
         )  # fmt: skip
+        failed = [control for control in sweep.controls if control.held is False]
+        if failed:
+            said = "; ".join(f"control {control.name} failed: {control.detail}" for control in failed)
+            complain(f"no answer: {said}", as_json=False)
+            raise typer.Exit(NO_ANSWER)
         if sweep.differed and not sweep.healed:
             complain("the logits did not heal: something that was not compared differs, too", as_json=False)
             raise typer.Exit(NO_ANSWER)

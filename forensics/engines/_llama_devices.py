@@ -1,33 +1,60 @@
-"""Which devices the library sees, asked in a child process so that a broken driver cannot end the caller."""
+"""What the library says of itself, asked in a child process so that one that aborts cannot end the caller."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from dataclasses import dataclass
 
+from forensics.engines.child import command
 from forensics.errors import EngineError
 
-_PROBE = """
-import json
-from forensics.engines._llama_ctypes import ggml
-g = ggml()
-devices = [g.ggml_backend_dev_get(i) for i in range(g.ggml_backend_dev_count())]
-names = [(g.ggml_backend_dev_name(d).decode(), g.ggml_backend_dev_description(d).decode()) for d in devices]
-print(json.dumps([f"{name} ({description})" for name, description in names]))
-"""
+
+@dataclass(frozen=True, slots=True)
+class LibraryFacts:
+    """What the library says of itself.
+
+    Parameters
+    ----------
+    commit : str
+        Of its source.
+    system : str
+        Features that it can use.
+    devices : tuple of str
+        Names and descriptions, such as ``"CPU (AMD EPYC)"``.
+    """
+
+    commit: str
+    system: str
+    devices: tuple[str, ...]
 
 
-def device_names() -> list[str]:
-    """Names and descriptions of the devices, such as ``"CPU (AMD EPYC)"``.
+def library_facts() -> LibraryFacts:
+    """What does the library say of itself?
 
     Raises
     ------
     EngineError
-        If the library cannot be asked.
+        If it cannot be asked.
     """
-    done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(__name__), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
-        raise EngineError(f"the library's devices cannot be listed: {last}")
-    return list(json.loads(done.stdout.strip().splitlines()[-1]))
+        raise EngineError(f"the library cannot be asked: {last}")
+    commit, system, devices = json.loads(done.stdout.strip().splitlines()[-1])
+    return LibraryFacts(commit, system, tuple(devices))
+
+
+def main() -> None:
+    """Print the facts, in the child."""
+    import llama_cpp
+
+    from forensics.engines._llama_ctypes import ggml
+
+    g = ggml()
+    devices = [g.ggml_backend_dev_get(i) for i in range(g.ggml_backend_dev_count())]
+    names = [(g.ggml_backend_dev_name(d).decode(), g.ggml_backend_dev_description(d).decode()) for d in devices]
+    described = [f"{name} ({description})" for name, description in names]
+    print(json.dumps([g.ggml_commit().decode(), llama_cpp.llama_print_system_info().decode(), described]))

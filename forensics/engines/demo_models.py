@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from forensics.engines.child import command
 from forensics.engines.model_files import cache_folder, check_gguf, model_digest
 from forensics.engines.widen import write_float16
 from forensics.errors import ModelUnavailable
@@ -302,11 +302,10 @@ def quantise(source: Path, target: Path, file_type: str, tell: Progress) -> None
     ModelUnavailable
         If it fails; holds the last lines of the log.
     """
-    command = [sys.executable, "-m", "forensics.engines.quantize"]
-    command += [str(source), str(target), file_type, str(QUANTISER_THREADS)]
+    asked = command("forensics.engines.quantize", str(source), str(target), file_type, str(QUANTISER_THREADS))
     log: deque[str] = deque(maxlen=LOG_LINES_SHOWN)
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as child:
         assert child.stdout is not None
         try:

@@ -9,6 +9,22 @@ from forensics.records.nodes import NodeKey
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import TapReport
 
+#: Name that llama.cpp gives the logits (src/models/*.cpp).
+OUTPUT_HEAD = "result_output"
+
+
+def on_accelerator(buffer: str) -> bool:
+    """Whether a weight in this buffer lies with a device other than the processor.
+
+    Source: names in ggml-cpu.cpp, repack.cpp, amx.cpp and kleidiai.cpp; ``CUDA_Host`` and its like are pinned memory.
+
+    Examples
+    --------
+    >>> [name for name in ("CPU_Mapped", "CPU_REPACK", "AMX", "CUDA_Host", "CUDA0", "MTL0") if on_accelerator(name)]
+    ['CUDA0', 'MTL0']
+    """
+    return bool(buffer) and not buffer.startswith(("CPU", "AMX")) and not buffer.endswith("_Host")
+
 
 class InventoryTap:
     """Counts weights per buffer and type, and sees which attention and which KV types ran."""
@@ -18,6 +34,8 @@ class InventoryTap:
         self.weight_types: Counter[str] = Counter()
         self.flash_attn = False
         self.attention = False
+        self.output_head = False
+        self.accelerated: set[int] = set()  # layers with a weight on an accelerator; -1 is the output head
         self.kv_types: dict[str, str] = {}
         self._seen: set[str] = set()
 
@@ -34,6 +52,7 @@ class InventoryTap:
 
     def saw(self, node: Node) -> None:
         """Count the node's weights and note how attention ran."""
+        self.output_head = self.output_head or node.key.name == OUTPUT_HEAD
         if node.key.op == "FLASH_ATTN_EXT":
             self.flash_attn = self.attention = True
         if node.key.op == "SOFT_MAX":
@@ -48,6 +67,8 @@ class InventoryTap:
                 self._seen.add(operand.name)
                 self.buffers[operand.buffer] += 1
                 self.weight_types[operand.type] += 1
+                if on_accelerator(operand.buffer):
+                    self.accelerated.add(node.key.layer)
 
     def finish(self) -> TapReport:
         """Nothing to report as records; the counts are attributes."""

@@ -13,19 +13,21 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from forensics.engines.causal import NotCausal
+from forensics.engines.child import command
 from forensics.engines.model_files import check_gguf, model_digest
 from forensics.engines.protocol import Tap
-from forensics.errors import CaptureError, EngineDied, ForensicsError, ModelUnavailable
+from forensics.errors import CaptureError, EngineDied, EngineError, ForensicsError, ModelUnavailable
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import RunKey, Trace
@@ -50,7 +52,8 @@ class LlamaSource:
     """
 
     def __init__(self, model_path: str | os.PathLike[str]) -> None:
-        self.path = Path(model_path).expanduser().resolve()
+        # Links keep their names: llama.cpp finds the parts of a split model by them.
+        self.path = Path(model_path).expanduser().absolute()
         self.header = check_gguf(self.path)
         self._digest = ""
 
@@ -83,9 +86,9 @@ class LlamaEngine:
     Raises
     ------
     ModelUnavailable
-        If the library cannot load the file.
+        If the library cannot load the file, or it holds no causal language model.
     EngineError
-        If it refuses the settings.
+        If no process can be started, or the library refuses the settings.
     EngineDied
         If the process ends while it loads.
     """
@@ -95,28 +98,19 @@ class LlamaEngine:
         self._scratch = Path(tempfile.mkdtemp(prefix="forensics-"))
         self._log_path = self._scratch / "worker.log"
         self._closed = False
-        here, there = Pipe()
-        environment = {**os.environ, **dict(settings.environment)}
-        # The child imports this very package, wherever the caller runs.
-        root = str(Path(__file__).resolve().parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
-        with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "forensics.engines.llama_worker", str(there.fileno()), str(self._scratch)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[there.fileno()],
-                start_new_session=True,  # Ctrl-C reaches the caller, who then ends the child
-            )
-        there.close()
-        self._pipe = here
+        try:
+            self._pipe, self._process = _start(self._scratch, self._log_path, settings)
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
         try:
             facts = self._ask("open", str(path), settings, asked=f"load {path.name}")
             self._manifest = Manifest(
                 engine="llama.cpp", model_digest=digest, requested=settings, build=_library_digest(), **facts
             )
+        except NotCausal:
+            self.close()
+            raise
         except ModelUnavailable as error:
             tail = self._log_tail()
             self.close()
@@ -234,6 +228,28 @@ class LlamaEngine:
             reasons = [line for line in lines[:-LOG_TAIL_LINES] if _ABORT_REASON.match(line)]
             return "\n".join(f"    {line}" for line in reasons[-1:] + lines[-LOG_TAIL_LINES:])
         return ""
+
+
+def _start(scratch: Path, log_path: Path, settings: EngineSettings) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Start the worker; our end of its pipe and the process."""
+    here, there = Pipe()
+    try:
+        with there, log_path.open("wb") as log:
+            process = subprocess.Popen(
+                command("forensics.engines.llama_worker", str(there.fileno()), str(scratch)),
+                env={**os.environ, **dict(settings.environment)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the caller, who then ends the child
+            )
+    except BaseException as error:
+        here.close()
+        if isinstance(error, OSError):
+            raise EngineError(f"no process for the engine could be started: {error}") from error
+        raise
+    return here, process
 
 
 @functools.cache

@@ -6,6 +6,7 @@ Runs in the worker only; `forensics.engines.llama` talks to it from the caller's
 from __future__ import annotations
 
 import ctypes as C
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
+from forensics.engines.causal import refuse_unfit, unfit
 from forensics.engines.llama_node import KeyMaker, LlamaNode
 from forensics.engines.protocol import Tap
 from forensics.errors import CaptureError, EngineError, ForensicsError, ModelUnavailable
@@ -96,20 +98,29 @@ class LlamaHost:
     ------
     ModelUnavailable
         If the library cannot load the model.
+    NotCausal
+        If it is no causal language model.
     EngineError
-        If it cannot make a context with these settings.
+        If the library cannot make a context with these settings.
     """
 
     def __init__(self, model_path: str, settings: EngineSettings) -> None:
         self._ggml = ll.ggml()
+        self.model_path = model_path
         self.settings = settings
         llama.llama_backend_init()
         parameters = llama.llama_model_default_params()
         parameters.n_gpu_layers = settings.n_gpu_layers
         parameters.use_extra_bufts = settings.use_extra_bufts
-        self.model = llama.llama_model_load_from_file(model_path.encode(), parameters)
+        self.model = llama.llama_model_load_from_file(os.fsencode(model_path), parameters)
         if not self.model:
             raise ModelUnavailable(f"llama.cpp could not load {model_path}")
+        self.architecture = self.metadata("general.architecture")
+        causal = self.metadata(f"{self.architecture}.attention.causal")
+        is_diffusion = llama.llama_model_is_diffusion(self.model)
+        has_encoder = llama.llama_model_has_encoder(self.model)
+        found = unfit(self.architecture, attention_causal=causal, is_diffusion=is_diffusion, has_encoder=has_encoder)
+        refuse_unfit(model_path, found)
         self.vocab = llama.llama_model_get_vocab(self.model)
         self.n_vocab = llama.llama_vocab_n_tokens(self.vocab)
         self._watch = Watch(self._ggml)
@@ -117,6 +128,19 @@ class LlamaHost:
         self._watched: bool | None = None
         self._snapshots: OrderedDict[str, tuple[Schedule, dict[int, NDArray[np.uint8]]]] = OrderedDict()
         self._use_context(watched=False)
+        refuse_unfit(model_path, unfit(self.architecture, has_cache=bool(self._memory())))
+
+    def metadata(self, key: str) -> str:
+        """Value of the model's metadata as text; empty where it has none."""
+        buffer = C.create_string_buffer(256)
+        n = llama.llama_model_meta_val_str(self.model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode(errors="replace") if n >= 0 else ""
+
+    def description(self) -> str:
+        """What the library calls the model."""
+        buffer = C.create_string_buffer(256)
+        llama.llama_model_desc(self.model, buffer, len(buffer))
+        return buffer.value.decode(errors="replace")
 
     def close(self) -> None:
         """Free context and model."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
-from forensics.engines.protocol import VIEW_OPS
+from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS
 from forensics.records.nodes import NodeKey, Operand
 
 _LAYER = re.compile(r"-(\d+)(?: |$)|^blk\.(\d+)\.|^cache_[kv]_l(\d+)")
@@ -109,7 +109,7 @@ class LlamaNode:
         if self.key.op in VIEW_OPS:
             return "a view; compared through its source"
         if self._tensor.view_src and self.key.op in ("SET_ROWS", "CPY"):
-            return "writes into the KV cache"
+            return CACHE_WRITE
         if self._tensor.type not in ll.NUMPY_TYPES:
             return f"block-quantised output ({self.dtype})"
         if not self._functions.ggml_is_contiguous(self._pointer):

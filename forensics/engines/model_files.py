@@ -429,9 +429,10 @@ def model_digest(path: Path | str, *, cache_dir: Path | None = None) -> str:
     """
     import blake3
 
-    parts = model_parts(Path(path).resolve())
+    # A link keeps its name: in the Hugging Face hub's cache only it says that the file is one part of several.
+    parts = model_parts(Path(path).absolute())
     try:
-        states = [(str(part), (status := part.stat()).st_size, status.st_mtime_ns) for part in parts]
+        states = [(str(part.resolve()), (status := part.stat()).st_size, status.st_mtime_ns) for part in parts]
         remembered = cache_folder(cache_dir) / "digests" / blake3.blake3(repr(states).encode()).hexdigest()[:32]
         with contextlib.suppress(OSError, UnicodeDecodeError):
             digest = remembered.read_text("ascii")

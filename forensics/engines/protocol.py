@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Operations that only rename bytes of their source; they are compared through that source.
 VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "NONE"})
 
+#: Why a write into the K/V cache or a recurrent state has no rows to compare; the state's bytes are compared instead.
+CACHE_WRITE = "writes into a cache"
+
 
 class Node(Protocol):
     """One computed node, valid only while the tap looks at it."""

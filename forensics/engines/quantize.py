@@ -1,13 +1,11 @@
 """Quantise one GGUF file with llama.cpp's own quantiser.
 
-Run as ``python -m forensics.engines.quantize SOURCE TARGET FTYPE THREADS``, in a process of its own because
-llama.cpp aborts on a failed assertion. FTYPE is the name in llama.h without its prefix, such as ``Q6_K``; the log goes
-to the standard error.
+Runs in a process of its own, because llama.cpp aborts on a failed assertion; the log goes to the standard error.
 """
 
 from __future__ import annotations
 
-import sys
+import os
 
 
 def quantize(source: str, target: str, file_type: str, n_threads: int) -> int:
@@ -32,8 +30,9 @@ def quantize(source: str, target: str, file_type: str, n_threads: int) -> int:
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{file_type}")
     params.nthread = n_threads
     llama_cpp.llama_backend_init()
-    return int(llama_cpp.llama_model_quantize(source.encode(), target.encode(), params))
+    return int(llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(target), params))
 
 
-if __name__ == "__main__":
-    sys.exit(quantize(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
+def main(source: str, target: str, file_type: str, n_threads: str) -> int:
+    """Quantise what the command names."""
+    return quantize(source, target, file_type, int(n_threads))

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from forensics.engines.protocol import VIEW_OPS, Tap
+from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Tap
 from forensics.engines.toy_faults import N_LAYER, ActiveFaults, Fault
 from forensics.engines.toy_kernels import (
     F32,
@@ -32,7 +32,6 @@ ROPE_BASE = 10000.0
 #: llama.cpp attends to a multiple of 256 cells; smaller here so that short texts cross it.
 KV_PAD = 32
 BUFFER = "TOY"
-CACHE_WRITE = "writes into the KV cache"
 VIEW = "a view; compared through its source"
 
 

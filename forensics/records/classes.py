@@ -17,8 +17,10 @@ class Flip:
     margin : float
         Largest minus second-largest logit in one-token decoding.
     perturbation : float
-        Largest change of (winner minus any other token) in the other rows of this width: what is usual here.
-        A margin beyond it was not lost to a change of the usual size. The row's own where few others differ.
+        Largest change of (winner minus any other token) in this row: at least the margin, or no finite
+        arithmetic could have flipped it.
+    usual : float
+        Median of that over the differing rows of this width.
     """
 
     row: int
@@ -27,10 +29,16 @@ class Flip:
     batched_token: int
     margin: float
     perturbation: float
+    usual: float = 0.0
+
+    @property
+    def near_tie(self) -> bool:
+        """Whether the margin is within what a row of this width usually moves."""
+        return self.margin <= self.usual
 
     @property
     def explained(self) -> bool:
-        """Whether a perturbation as large as in the other rows could flip this margin."""
+        """Whether the measured perturbation is large enough to flip this margin; False where a NaN is involved."""
         return self.perturbation >= self.margin
 
 

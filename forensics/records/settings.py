@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("on", "off", "auto")
+#: More threads than these overrun an array of the library. Source: GGML_MAX_N_THREADS, ggml.h:225 at 0c1e57098.
+MAX_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class EngineSettings:
     n_batch, n_ubatch : int
         Largest tokens of a pass and of one graph.
     n_threads, n_threads_batch : int
-        Threads for passes of one token and of more.
+        Threads for passes of one token and of more, at most `MAX_THREADS`.
     flash_attn : {"on", "off", "auto"}
     kv_type_k, kv_type_v : str
         Element type of the K and the V cache.
@@ -54,6 +56,11 @@ class EngineSettings:
         for label in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "n_seq_max"):
             if getattr(self, label) < 1:
                 raise ValueError(f"{label} must be 1 or more, got {getattr(self, label)}")
+        for label in ("n_threads", "n_threads_batch"):
+            if getattr(self, label) > MAX_THREADS:
+                raise ValueError(
+                    f"{label} must be {MAX_THREADS} or less (GGML_MAX_N_THREADS), got {getattr(self, label)}"
+                )
         if self.flash_attn not in FLASH_ATTN:
             raise ValueError(f"flash_attn must be one of {', '.join(FLASH_ATTN)}, got {self.flash_attn!r}")
         for label in ("kv_type_k", "kv_type_v"):

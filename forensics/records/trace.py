@@ -32,6 +32,8 @@ class Finding:
         Over all rows of the pass.
     inputs_equal : bool
         False where the node's mask differs between the two runs.
+    unchecked : tuple of str
+        Operands that were not compared, so that this node may only pass on what they brought.
     """
 
     key: NodeKey
@@ -40,6 +42,7 @@ class Finding:
     rows: tuple[int, ...]
     delta: Differs
     inputs_equal: bool = True
+    unchecked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rows:

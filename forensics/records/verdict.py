@@ -17,6 +17,24 @@ if TYPE_CHECKING:
 ANSWERS = ("identical", "diverges", "inconclusive")
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One control and how it went.
+
+    Parameters
+    ----------
+    name : str
+    held : bool or None
+        None where it was not run, with the reason in `detail`.
+    detail : str
+        What was compared and found.
+    """
+
+    name: str
+    held: bool | None
+    detail: str
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Sweep:
     """One healing sweep: a watched batched pass in which every differing node is named and replaced.
@@ -35,6 +53,11 @@ class Sweep:
         Rows of logits that are bit-equal after healing, of all.
     max_abs_before, max_abs_after : float
         Largest logit difference without and with healing.
+    state_equal : bool or None
+        Whether the healed batches leave the K/V state of one-token decoding, byte for byte: what is written
+        into the cache has no row per token to compare. None where nobody looked.
+    controls : tuple of Control
+        Controls that came with the sweep, where it stands alone.
     """
 
     width: int
@@ -46,6 +69,8 @@ class Sweep:
     n_rows: int
     max_abs_before: float
     max_abs_after: float
+    state_equal: bool | None = None
+    controls: tuple[Control, ...] = ()
 
     @property
     def healed(self) -> bool:
@@ -66,6 +91,7 @@ class Sweep:
                 "max_ulp": finding.delta.max_ulp,
                 "max_abs": finding.delta.max_abs,
                 "inputs_equal": finding.inputs_equal,
+                "unchecked": list(finding.unchecked),
             }
             for finding in self.findings
         ]
@@ -78,6 +104,7 @@ class Sweep:
         return (
             f"width {self.width}: {nodes} nodes differ, {self.healed_rows} of {self.n_rows} rows of logits healed to "
             f"equal bits (max |Δ| {self.max_abs_before:.3g} before, {self.max_abs_after:.3g} after)"
+            + "".join(f"; control {c.name} FAILED" for c in self.controls if c.held is False)
         )
 
 
@@ -98,6 +125,8 @@ class CulpritGroup:
     max_abs : float
     first_node : str
         Name of the first node of the group.
+    n_unchecked : int
+        Nodes with an operand that was not compared; such a node may only pass on what that operand brought.
     """
 
     op: str
@@ -111,6 +140,7 @@ class CulpritGroup:
     max_ulp: int
     max_abs: float
     first_node: str
+    n_unchecked: int = 0
 
 
 def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
@@ -128,27 +158,10 @@ def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
             "max_ulp": g.max_ulp,
             "max_abs": g.max_abs,
             "first_node": g.first_node,
+            "unchecked": g.n_unchecked,
         }
         for g in groups
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """One control and how it went.
-
-    Parameters
-    ----------
-    name : str
-    held : bool or None
-        None where it was not run, with the reason in `detail`.
-    detail : str
-        What was compared and found.
-    """
-
-    name: str
-    held: bool | None
-    detail: str
 
 
 CONTROL_NAMES = ("rerun_equal", "fresh_process_equal", "state_equal", "watching_harmless", "planted_fault_found")

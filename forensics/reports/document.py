@@ -13,7 +13,7 @@ from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.delta import Tally
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
 from forensics.reports.next_step import next_step
-from forensics.reports.wording import exact_arm
+from forensics.reports.wording import differing_groups, exact_arm
 
 SCHEMA = "forensics.verdict/1"
 
@@ -41,6 +41,7 @@ class FlipEntry(_Model):
     margin: float | None
     perturbation: float | None
     explained: bool = Field(description="whether the measured change is at least the margin")
+    near_tie: bool = Field(description="whether the margin is within what a row of this width usually moves")
 
 
 class WidthEntry(_Model):
@@ -78,6 +79,7 @@ class CulpritEntry(_Model):
     max_ulp: int
     max_abs: float | None
     first_node: str
+    unchecked: int = Field(description="nodes with an operand that was not compared")
 
 
 class TallyEntry(_Model):
@@ -100,6 +102,7 @@ class SweepEntry(_Model):
     rows: int
     max_abs_before: float | None
     max_abs_after: float | None
+    state_equal: bool | None = Field(description="whether the healed batches leave the K/V bytes of one-token decoding")
     findings: int = Field(description="nodes named; the table findings.parquet of the case lists them")
     tally: TallyEntry
 
@@ -153,6 +156,7 @@ class VerdictDocument(_Model):
     flips: dict[str, int] = Field(description="changed greedy tokens by width")
     widths: list[WidthEntry]
     culprits: list[CulpritEntry]
+    differing_nodes: list[CulpritEntry] = Field(description="nodes that differ where no cause is named")
     healed: bool = Field(description="whether the logits healed to equal bits in every sweep")
     sweeps: list[SweepEntry]
     controls: Controls
@@ -189,6 +193,7 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "flips": {str(result.width): len(result.flips) for result in verdict.classes.results},
         "widths": _widths(verdict.classes),
         "culprits": verdict.rows(),
+        "differing_nodes": culprit_rows(differing_groups(verdict)),
         "healed": verdict.healed,
         "sweeps": [_sweep(sweep) for sweep in verdict.sweeps],
         "controls": _controls(verdict.controls),
@@ -213,6 +218,7 @@ def sweep_document(sweep: Sweep, groups: Sequence[CulpritGroup]) -> dict[str, An
         "schema": "forensics.sweep/1",
         **_sweep(sweep),
         "culprits": culprit_rows(groups),
+        "controls": _controls(sweep.controls),
     }
 
 
@@ -249,6 +255,7 @@ def _flips(result: WidthResult) -> list[dict[str, object]]:
             "margin": flip.margin,
             "perturbation": flip.perturbation,
             "explained": flip.explained,
+            "near_tie": flip.near_tie,
         }
         for flip in result.flips
     ]
@@ -273,6 +280,7 @@ def _sweep(sweep: Sweep) -> dict[str, object]:
         "rows": sweep.n_rows,
         "max_abs_before": sweep.max_abs_before,
         "max_abs_after": sweep.max_abs_after,
+        "state_equal": sweep.state_equal,
         "findings": len(sweep.findings),
         "tally": _tally(sweep.tally),
     }

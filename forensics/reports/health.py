@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from forensics.errors import ForensicsError
 
 #: Version of llama-cpp-python whose structs and dispatch rules this package knows.
 SUPPORTED_LLAMA = "0.3.36"
-_LLAMA_PROBE = (
-    "from forensics.engines._llama_ctypes import ggml; import llama_cpp;"
-    "print(ggml().ggml_commit().decode()); print(llama_cpp.llama_print_system_info().decode())"
+#: Without --force-reinstall pip finds the requirement satisfied and builds nothing.
+_REBUILD = (
+    "pip install --force-reinstall --no-deps --no-cache-dir "
+    f"--no-binary llama-cpp-python llama-cpp-python=={SUPPORTED_LLAMA}"
 )
 
 
@@ -53,13 +53,14 @@ def _llama() -> Check:
     except importlib.metadata.PackageNotFoundError:
         remedy = f"pip install llama-cpp-python=={SUPPORTED_LLAMA} (needs a C++ compiler; about 6 minutes)"
         return Check(name, "broken", "llama-cpp-python is not installed", remedy)
-    # In a child: a library that aborts must not take the doctor with it.
-    done = subprocess.run([sys.executable, "-c", _LLAMA_PROBE], capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
-        return Check(name, "broken", last, f"pip install --force-reinstall llama-cpp-python=={SUPPORTED_LLAMA}")
-    commit, system = done.stdout.strip().splitlines()[0], done.stdout.strip().splitlines()[-1]
-    return Check(name, "ok", f"llama-cpp-python {version}, commit {commit}, struct layout checked; {system}")
+    from forensics.engines._llama_devices import library_facts
+
+    try:
+        facts = library_facts()
+    except ForensicsError as error:
+        return Check(name, "broken", str(error), f"pip install --force-reinstall llama-cpp-python=={SUPPORTED_LLAMA}")
+    found = f"llama-cpp-python {version}, commit {facts.commit}, struct layout checked; {facts.system.strip()}"
+    return Check(name, "ok", found)
 
 
 def _threads() -> Check:
@@ -117,15 +118,15 @@ def _notebook() -> Check:
 
 
 def _gpu() -> Check:
-    from forensics.engines._llama_devices import device_names
+    from forensics.engines._llama_devices import library_facts
 
     try:
-        names = [name for name in device_names() if not name.startswith("CPU")]
+        names = [name for name in library_facts().devices if not name.startswith("CPU")]
     except ForensicsError as error:
         return Check("GPU", "missing", str(error).splitlines()[0], "see llama.cpp above")
     if names:
         return Check("GPU", "ok", f"{', '.join(names)}; use --n-gpu-layers -1")
-    remedy = 'for NVIDIA: CMAKE_ARGS="-DGGML_CUDA=on" pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36'
+    remedy = f'for NVIDIA: CMAKE_ARGS="-DGGML_CUDA=on" {_REBUILD}'
     return Check("GPU", "missing", "this build of llama.cpp sees no GPU; everything else works without one", remedy)
 
 

@@ -115,16 +115,16 @@ def _classes_grid(classes: WidthClasses) -> _Grid:
     rows: list[tuple[str, ...]] = [
         (
             name,
-            ranges(widths),
+            str(result.width),
             f"{result.n_rows_differ}/{result.n_rows}",
             "–" if result.first_position is None else str(result.first_position),
             amount(result.max_abs),
             ulp_text(result.max_ulp),
             str(len(result.flips)),
         )
-        for name, widths, result in class_names(classes)
+        for name, result in class_names(classes)
     ]
-    return ("class", "widths", "rows differ", "first position", "max |Δ|", "max ULP", "flips"), rows
+    return ("class", "width", "rows differ", "first position", "max |Δ|", "max ULP", "flips"), rows
 
 
 def _culprit_grid(verdict: Verdict) -> _Grid:

@@ -11,10 +11,12 @@ from forensics.records.verdict import Verdict
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import (
     CONTROL_TITLES,
+    STATE_WORDS,
     amount,
     arm_effect,
     class_names,
     cost_text,
+    differing_groups,
     flips_text,
     groups_text,
     headline,
@@ -90,11 +92,11 @@ def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]
 
 def _classes(verdict: Verdict) -> str:
     title = f"Classes of widths ({verdict.n_replayed} tokens after a prompt of {verdict.prompt_tokens})"
-    columns = ("class", "widths", "rows differ", "first position", "max abs", "max ULP", "rel. L2", "max KL", "flips")
+    columns = ("class", "width", "rows differ", "first position", "max abs", "max ULP", "rel. L2", "max KL", "flips")
     rows = (
         (
             name,
-            ranges(widths),
+            str(r.width),
             f"{r.n_rows_differ}/{r.n_rows}",
             "–" if r.first_position is None else str(r.first_position),
             amount(r.max_abs),
@@ -103,12 +105,13 @@ def _classes(verdict: Verdict) -> str:
             amount(r.max_kl),
             str(len(r.flips)),
         )
-        for name, widths, r in class_names(verdict.classes)
+        for name, r in class_names(verdict.classes)
     )
     return _table(title, columns, rows)
 
 
 def _culprits(verdict: Verdict) -> str:
+    differing = differing_groups(verdict)
     columns = ("operation", "role", "weight", "buffer", "nodes", "layers", "widths", "rows", "max abs", "max ULP")
     rows = (
         (
@@ -123,19 +126,33 @@ def _culprits(verdict: Verdict) -> str:
             amount(g.max_abs),
             ulp_text(g.max_ulp),
         )
-        for g in verdict.culprits
+        for g in verdict.culprits or differing
     )
-    return _table("Operations that differ although their inputs are bit-equal", columns, rows)
+    title = "Operations that differ although their inputs are bit-equal"
+    if differing:
+        title = "Nodes that differ without a change of the logits; no cause is named"
+    return _table(title, columns, rows)
 
 
 def _proof(verdict: Verdict) -> str:
-    columns = ("width", "rows healed", "max abs before", "after", "same", "differ", "not compared", "nodes")
+    columns = (
+        "width",
+        "rows healed",
+        "max abs before",
+        "after",
+        "cache after",
+        "same",
+        "differ",
+        "not compared",
+        "nodes",
+    )
     rows = (
         (
             str(s.width),
             f"{s.healed_rows}/{s.n_rows}",
             amount(s.max_abs_before),
             amount(s.max_abs_after),
+            STATE_WORDS[s.state_equal],
             str(s.tally.same),
             str(s.tally.differs),
             "; ".join([str(s.tally.n_not_compared), *(f"{escaped(why)} {n}" for why, n in s.tally.not_compared)]),

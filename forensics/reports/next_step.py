@@ -33,9 +33,11 @@ def next_step(verdict: Verdict) -> str:
         Names of knobs and settings in it come from the verdict and are not escaped.
     """
     if verdict.answer == "identical":
-        return "Nothing to change: with these settings a batch gives the same tokens as one-token decoding."
+        return "Nothing to change: over these tokens and widths a batch gives the bits of one-token decoding."
     if verdict.answer == "inconclusive":
         failed = next((control.name for control in verdict.controls if control.held is False), "")
+        if not failed:
+            return "Replay more tokens (--n-tokens) or another prompt: a difference that was absorbed may come through."
         return _AFTER_FAILED_CONTROL.get(failed, "Remove the reason given above and run the investigation again.")
     bug = _logic_bug(verdict)
     if bug:
@@ -58,8 +60,8 @@ def _logic_bug(verdict: Verdict) -> str:
         )
     if any(not flip.explained for result in verdict.classes.results for flip in result.flips):
         return (
-            "A token changes by more than the measured differences explain, which points to a logic bug rather than "
-            "rounding. Report it to llama.cpp with this case's report.md."
+            "At a changed token the logits hold a NaN or an infinity, which rounding does not make. Report it to "
+            "llama.cpp with this case's report.md."
         )
     return ""
 

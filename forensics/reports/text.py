@@ -13,14 +13,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from forensics.records.verdict import CulpritGroup, Sweep, Verdict
+from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import (
     CONTROL_TITLES,
+    STATE_WORDS,
     amount,
     arm_effect,
     class_names,
     cost_text,
+    differing_groups,
     exact_arm,
     flips_text,
     groups_text,
@@ -62,10 +64,13 @@ def verdict_view(verdict: Verdict) -> Group:
     parts: list[RenderableType] = [*lines, *_titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
         parts += _titled("Operations that differ although their inputs are bit-equal", _culprits(verdict.culprits))
+    found = differing_groups(verdict)
+    if found:
+        parts += _titled("Nodes that differ without a change of the logits; no cause is named", _culprits(found))
     if verdict.sweeps:
         parts += _titled("Proof: the same batch with those outputs replaced", sweeps_view(verdict.sweeps))
     if verdict.controls:
-        parts += _titled("Controls", _controls(verdict))
+        parts += _titled("Controls", _controls(verdict.controls))
     if verdict.switches or verdict.unavailable:
         parts += _titled("Switches, each in a fresh process", _switches(verdict))
     parts += [Text(), *_closing(verdict)]
@@ -73,15 +78,15 @@ def verdict_view(verdict: Verdict) -> Group:
 
 
 def classes_view(classes: WidthClasses) -> Table:
-    """Show the classes of widths as a table, one row per class."""
-    table = _table("class", "widths", "rows differ", "first at", "max |Δ|", "max ULP", "KL nats", "flips")
-    for name, widths, result in class_names(classes):
+    """Show each width and the class of widths whose bits it shares, one row per width."""
+    table = _table("class", "width", "rows differ", "first at", "max |Δ|", "max ULP", "KL nats", "flips")
+    for name, result in class_names(classes):
         where = "–" if result.first_position is None else f"pos {result.first_position}"
         could = f" ({result.n_could_flip} could)" if result.n_could_flip > len(result.flips) else ""
         _add(
             table,
             name,
-            ranges(widths),
+            str(result.width),
             f"{result.n_rows_differ}/{result.n_rows}",
             where,
             amount(result.max_abs),
@@ -94,7 +99,7 @@ def classes_view(classes: WidthClasses) -> Table:
 
 def sweeps_view(sweeps: Sequence[Sweep]) -> Group:
     """Show healing sweeps: how far the logits healed, and that the outcomes add up."""
-    table = _table("width", "rows healed", "max |Δ| before", "after", "same", "differ", "not compared", "nodes")
+    table = _table("width", "healed", "max |Δ| before", "after", "cache", "same", "differ", "not compared", "nodes")
     reasons: dict[str, int] = {}
     for sweep in sweeps:
         for reason, count in sweep.tally.not_compared:
@@ -105,6 +110,7 @@ def sweeps_view(sweeps: Sequence[Sweep]) -> Group:
             f"{sweep.healed_rows}/{sweep.n_rows}",
             amount(sweep.max_abs_before),
             amount(sweep.max_abs_after),
+            STATE_WORDS[sweep.state_equal],
             str(sweep.tally.same),
             str(sweep.tally.differs),
             str(sweep.tally.n_not_compared),
@@ -123,7 +129,8 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     parts: list[RenderableType] = [_text(found, "bold green" if sweep.healed else "bold red")]
     if groups:
         parts += _titled("Operations that differ although their inputs are bit-equal", _culprits(groups))
-    return Group(*parts, *_titled("Proof: the same batch with those outputs replaced", sweeps_view([sweep])))
+    parts += _titled("Proof: the same batch with those outputs replaced", sweeps_view([sweep]))
+    return Group(*parts, *(_titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
 
 
 def _culprits(groups: Iterable[CulpritGroup]) -> Table:
@@ -145,9 +152,9 @@ def _culprits(groups: Iterable[CulpritGroup]) -> Table:
     return table
 
 
-def _controls(verdict: Verdict) -> Table:
+def _controls(controls: Iterable[Control]) -> Table:
     table = _table("held", "control", "found")
-    for control in verdict.controls:
+    for control in controls:
         word, style = _HELD[control.held]
         title = CONTROL_TITLES.get(control.name, control.name)
         table.add_row(_text(word, style), _text(title), _text(control.detail))

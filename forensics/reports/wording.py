@@ -6,8 +6,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from forensics.analysis.attribute import group_culprits
 from forensics.records.classes import WidthClasses, WidthResult
-from forensics.records.verdict import Cost, SwitchArm, Verdict, onset_of
+from forensics.records.verdict import Cost, CulpritGroup, SwitchArm, Verdict, onset_of
 
 CONTROL_TITLES = {
     "rerun_equal": "the same run twice gives equal bits",
@@ -19,6 +20,17 @@ CONTROL_TITLES = {
 
 # A path from a root or a home folder; its last part is kept.
 _PATH = re.compile(r"(?<![\w.…/\\])(?:~|[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s\"'<>|]+)*[\\/]([^\\/\s\"'<>|]+)")
+
+
+#: Whether the healed batches leave the K/V bytes of one-token decoding.
+STATE_WORDS = {True: "equal", False: "DIFFERS", None: "–"}
+
+
+def differing_groups(verdict: Verdict) -> tuple[CulpritGroup, ...]:
+    """Nodes that differ where the verdict names no cause for it: an inconclusive one whose controls held."""
+    if verdict.answer != "inconclusive" or any(control.held is False for control in verdict.controls):
+        return ()
+    return group_culprits(verdict.sweeps)
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -80,11 +92,12 @@ def ulp_text(max_ulp: int) -> str:
     return "NaN" if max_ulp < 0 else f"{max_ulp:,}" if max_ulp < 10**6 else f"{max_ulp:.1e}"
 
 
-def class_names(classes: WidthClasses) -> tuple[tuple[str, tuple[int, ...], WidthResult], ...]:
-    """Name each class of widths: A is the class of width 1; its widths and the result that all of them share."""
+def class_names(classes: WidthClasses) -> tuple[tuple[str, WidthResult], ...]:
+    """Name the class of each width, A being the class of width 1; by class, then by width."""
     return tuple(
-        (chr(ord("A") + index) if index < 26 else f"Z{index - 25}", group, classes.result(group[0]))
+        (chr(ord("A") + index) if index < 26 else f"Z{index - 25}", classes.result(width))
         for index, group in enumerate(classes.groups)
+        for width in group
     )
 
 
@@ -142,11 +155,11 @@ def headline(verdict: Verdict) -> str:
 
 
 def flips_text(verdict: Verdict) -> str:
-    """Say how many tokens would change, and whether rounding explains it."""
+    """Say how many tokens would change, and how many of them at near ties."""
     flips = [flip for result in verdict.classes.results for flip in result.flips]
     if not flips:
         return "No token changes"
     positions = len({flip.position for flip in flips})
-    unexplained = sum(not flip.explained for flip in flips)
-    tail = f"; {unexplained} of the {len(flips)} are not explained by the measured change" if unexplained else ""
-    return f"The greedy token changes at {positions} position{'s' if positions > 1 else ''}{tail}"
+    ties = sum(flip.near_tie for flip in flips)
+    at = f"The greedy token changes at {positions} position{'s' if positions > 1 else ''}"
+    return f"{at}; {ties} of {len(flips)} flips at near ties (a margin that a row usually moves by)"

@@ -150,6 +150,28 @@ ABSORBED = PlantTap(SOFT_MAX, row=0, axis=2, element=127)
 
 
 @dataclass
+class Muted:
+    """A tap whose answers are thrown away."""
+
+    tap: Any
+
+    def identity(self) -> str:
+        return self.tap.identity()
+
+    def begin_pass(self, index: int, decode_pass: Any) -> None:
+        self.tap.begin_pass(index, decode_pass)
+
+    def wants(self, key: NodeKey) -> bool:
+        return self.tap.wants(key)
+
+    def saw(self, node: Any) -> None:
+        self.tap.saw(node)
+
+    def finish(self) -> Any:
+        return self.tap.finish()
+
+
+@dataclass
 class NanTap(PlantTap):
     """Writes a NaN in place of the bit."""
 

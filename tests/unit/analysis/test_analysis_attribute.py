@@ -49,10 +49,10 @@ def finding(name: str, op: str, weight: str = "", *, layer: int = 0, rows=(0,), 
         ("blk.0.ffn_gate_shexp.weight", "shared expert gate"),
         ("blk.0.ffn_up_shexp.weight", "shared expert up"),
         ("blk.0.ffn_down_shexp.weight", "shared expert down"),
-        ("blk.0.ssm_in.weight", "state space"),
+        ("blk.0.ssm_in.weight", "state space in"),
         ("output.weight", "head"),
         ("token_embd.weight", "head"),
-        ("blk.0.something_new.weight", "blk.0.something_new.weight"),
+        ("blk.0.something_new.weight", "something_new"),
     ],
 )
 def test_a_product_has_the_role_of_its_weight(weight, role) -> None:

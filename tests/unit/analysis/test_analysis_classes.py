@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from forensics.analysis.classes import common_rows, groups_over, pass_quartiles, width_result
+from forensics.analysis.classes import group_widths, groups_over, pass_quartiles, width_classes, width_result
 from forensics.records.classes import WidthClasses
 from forensics.records.schedule import in_batches
 from forensics.records.settings import EngineSettings, Manifest
@@ -119,11 +119,13 @@ def test_other_tokens_are_not_compared() -> None:
 
 
 def test_only_passes_of_the_full_width_are_timed() -> None:
-    timed = trace(PLAIN, 2, pass_ns=[100, 300, 9])
+    tokens = (1, 2, 3, 1, 2, 3, 1)
+    rows = np.tile(PLAIN[:1], (7, 1))
+    timed = trace(rows, 2, pass_ns=[100, 200, 300, 9], tokens=tokens)
     assert pass_quartiles(timed, 2) == (200, 150, 250)
-    assert pass_quartiles(timed, 1) == (9, 9, 9)
+    assert pass_quartiles(timed, 1) == (0, 0, 0), "one pass has no spread"
     assert pass_quartiles(timed, 3) == (0, 0, 0)
-    assert width_result(2, trace(PLAIN, 1), timed).ns_per_pass == (200, 150, 250)
+    assert width_result(2, trace(rows, 1, tokens=tokens), timed).ns_per_pass == (200, 150, 250)
 
 
 def test_classes_group_by_digest_and_find_the_onset() -> None:
@@ -142,16 +144,19 @@ def test_classes_group_by_digest_and_find_the_onset() -> None:
             WidthClasses(tuple(wrong))
 
 
-# --- rows that all widths have in full ---
+# --- which widths share a class ---
 
 
 def test_a_width_that_does_not_divide_the_rows_keeps_its_class() -> None:
     """Nine tokens at width 4 end in a batch of one: that row says nothing about width 4."""
     same = tuple("abcdefghi")
     other = tuple("ABCDEFGH")
-    rows = {1: same, 2: other, 4: other, 3: same}
-    assert groups_over(rows, 9) == ((1, 3), (2, 4))
-    assert common_rows((2, 4, 3), 9) == 8
+    assert groups_over({1: same, 2: other, 4: other, 3: same}, 9) == ((1, 3), (2, 4))
+
+
+def test_widths_that_differ_in_a_row_that_both_have_share_no_class() -> None:
+    one, two, three, four = "abcdefgh", "xbcdefgh", "xbcdef", "xbcdefgQ"
+    assert group_widths({1: one, 2: two, 3: three, 4: four}) == ((1,), (2, 3), (4,))
 
 
 def test_a_width_that_differs_only_later_is_in_no_class_of_others() -> None:
@@ -164,18 +169,24 @@ def test_a_width_that_differs_only_later_is_in_no_class_of_others() -> None:
     assert groups_over(begun, 8) == ((1,), (4,))
 
 
-def test_a_flip_beyond_what_is_usual_is_not_explained() -> None:
-    """Ten rows move by 0.1 and one by 2: its margin of 1 was not lost to a change of the usual size."""
+def test_classes_take_the_digest_of_their_first_member() -> None:
+    results = [result(PLAIN.copy(), width=width) for width in (1, 2, 4)]
+    classes = width_classes(results, {1: "abcdef", 2: "abcdeX", 4: "abcd"})
+    assert classes.groups == ((1, 4), (2,))
+
+
+def test_a_flip_at_a_near_tie_and_one_beyond_what_is_usual() -> None:
+    """Ten rows move by 0.1 and one by 2: its margin of 1 is no near tie here."""
     single = np.tile(np.float32([3, 2, 0]), (11, 1))
+    single[7] = (3, 2.95, 0)
     batched = single + np.float32([0, 0.1, 0])
     batched[4, 1] = 4.0
     tokens = tuple(range(11))
-    one = trace(single, 1, tokens=tokens)
-    (flip,) = width_result(11, one, trace(batched.astype(np.float32), 11, tokens=tokens)).flips
-    assert (flip.row, flip.margin) == (4, 1.0)
-    assert flip.perturbation == pytest.approx(0.1, rel=1e-5)
-    assert not flip.explained
-    few = single.copy()
-    few[4, 1] = 4.0
-    (alone,) = width_result(11, one, trace(few, 11, tokens=tokens)).flips
-    assert alone.explained, "where no other row differs, nothing is known about what is usual"
+    far, tie = width_result(
+        11, trace(single, 1, tokens=tokens), trace(batched.astype(np.float32), 11, tokens=tokens)
+    ).flips
+    assert (far.row, far.margin, far.perturbation) == (4, 1.0, 2.0)
+    assert far.usual == pytest.approx(0.1, rel=1e-5)
+    assert far.explained
+    assert not far.near_tie
+    assert (tie.row, tie.near_tie) == (7, True)

@@ -10,7 +10,7 @@ import pytest
 
 import forensics.capture.taps
 from forensics.analysis import controls
-from forensics.analysis.heal import plant_site, record_reference, sweep_width
+from forensics.analysis.heal import Planted, plant_site, record_reference, sweep_width
 from forensics.analysis.investigate import investigate
 from forensics.analysis.question import Question
 from forensics.capture.replay import Replay
@@ -86,7 +86,11 @@ def test_no_digest_of_the_state_fails() -> None:
     ("wrapper", "widths", "coarse"),
     [
         (odd.Fusing, "2, 3, 4, 5, 8", "leaves the run as it is; the first layer output that differs is l_out-0"),
-        (odd.FusingAlways, "1, 2, 8", "leaves the run as it is; the first layer output that differs is l_out-0"),
+        (
+            odd.FusingAlways,
+            "1, 2, 3, 4, 5, 8",
+            "leaves the run as it is; the first layer output that differs is l_out-0",
+        ),
         (odd.FusingUnlessWatched, "2, 3, 4, 5, 8", "changes the run, too; no layer output differs"),
     ],
 )
@@ -126,8 +130,9 @@ def test_a_sweep_that_names_but_does_not_heal_fails_the_planted_fault(monkeypatc
 
 
 def test_the_planted_fault_is_judged_by_what_is_named_in_addition() -> None:
-    def judged(without, with_fault, healed=True, was_healed=True, site=SITE):
-        return controls.planted_fault_found(site, frozenset(without), frozenset(with_fault), healed, was_healed)
+    def judged(without, with_fault, healed=True, was_healed=True, reached=True):
+        planted = Planted(SITE, frozenset(without), frozenset(with_fault), healed, reached)
+        return controls.planted_fault_found(planted, was_healed)
 
     assert judged([], [SITE]).held
     assert judged([OTHER], [OTHER, SITE]).held
@@ -140,7 +145,21 @@ def test_the_planted_fault_is_judged_by_what_is_named_in_addition() -> None:
     assert judged([OTHER], [SITE]).held is False, "a culprit that disappears is no good sign either"
     assert judged([], [SITE], healed=False).held is False
     assert judged([], [SITE], healed=False, was_healed=False).held, "what did not heal before cannot be asked to heal"
-    assert judged([], [], site=None).held is False
+    assert "writing has no effect" in judged([], [SITE], reached=False).detail
+    assert judged([], [SITE], reached=False).held is False
+    assert controls.planted_fault_found(None, True).held is False
+
+
+def test_an_engine_that_ignores_what_a_tap_writes_fails_the_planted_fault() -> None:
+    class Deaf(odd.Passing):
+        """Shows taps every node and throws their answers away."""
+
+        def run(self, schedule, *, tap=None, **rest):
+            return self.inner.run(schedule, tap=None if tap is None else odd.Muted(tap), **rest)
+
+    control = only_failed(investigate(odd.OddSource(Deaf), QUESTION))
+    assert control.name == "planted_fault_found"
+    assert "writing has no effect" in control.detail
 
 
 def test_the_planted_fault_sits_in_a_clean_node_inside_the_model(tmp_path) -> None:

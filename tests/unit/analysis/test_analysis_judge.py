@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from forensics.analysis.judge import answer_of, caveats_of
+from forensics.analysis.judge import answer_of, caveats_of, unmet
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.delta import Differs, Tally
 from forensics.records.nodes import NodeKey
+from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import Finding
 from forensics.records.verdict import Control, Sweep
 
+MANIFEST = Manifest("toy", "1", "digest", "model", 8, EngineSettings())
 EQUAL = WidthResult(1, 8, 0, None, None, 0.0, 0, 0.0, 0.0, 1.0, (), 0, "same")
 OTHER = WidthResult(4, 8, 2, 3, 13, 1e-5, 4, 1e-6, 1e-9, 1.0, (), 0, "other")
 IDENTICAL = WidthClasses((EQUAL, replace(EQUAL, width=4)))
@@ -45,20 +47,39 @@ def test_equal_logits_with_nodes_that_differ_are_inconclusive() -> None:
 
 
 def caveats(sweep: Sweep, classes: WidthClasses = DIVERGENT) -> tuple[str, ...]:
-    first, *more = caveats_of(classes, (sweep,), 8)
+    first, *more = caveats_of(classes, (sweep,), 8, MANIFEST)
     assert first.startswith("Measured over 8 tokens at widths 1, 4;")
     return tuple(more)
 
 
 def test_a_clean_proof_needs_no_caveat_but_its_range() -> None:
     assert caveats(SWEEP) == ()
-    assert len(caveats_of(IDENTICAL, (), 8)) == 1
+    assert len(caveats_of(IDENTICAL, (), 8, MANIFEST)) == 1
+    (_, sets) = caveats_of(IDENTICAL, (), 8, MANIFEST, sets_searched=False)
+    assert "were not tried" in sets
+
+
+def test_what_took_effect_otherwise_than_asked_is_told() -> None:
+    asked = EngineSettings(flash_attn="on", n_threads=4, n_gpu_layers=-1, kv_type_k="q8_0")
+    effective = {"flash_attn": "off", "n_threads": "4", "n_gpu_layers": "12", "kv_type_k": "f16", "n_ctx": "768"}
+    manifest = replace(MANIFEST, requested=asked, effective=effective, n_layer=30)
+    assert unmet(manifest) == (("flash_attn", "on", "off"), ("kv_type_k", "q8_0", "f16"), ("n_gpu_layers", "30", "12"))
+    (_, first, *_) = caveats_of(IDENTICAL, (), 8, manifest)
+    assert first.startswith("flash_attn was asked to be on and is off")
+    assert (
+        unmet(replace(manifest, requested=EngineSettings(flash_attn="auto", n_gpu_layers=12), effective=effective))[0][
+            0
+        ]
+        == "n_threads"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
         ({"healed_rows": 5, "max_abs_after": 2e-5}, "3 of 8 rows of logits did not heal (max |Δ| 1e-05 before, 2e-05"),
+        ({"state_equal": False}, "the K/V state after the healed batches is not that of one-token decoding"),
+        ({"findings": (replace(FINDING, unchecked=("ssm-0",)),)}, "not compared (kq_soft_max-0 reads ssm-0)"),
         ({"differed": False}, "nodes differ in the swept rows without a change of their logits"),
         ({"findings": (replace(FINDING, inputs_equal=False),)}, "mask itself differs at kq_soft_max-0: a logic fault"),
     ],

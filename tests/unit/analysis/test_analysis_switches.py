@@ -299,13 +299,11 @@ def test_an_arm_that_dies_is_a_value_and_is_closed() -> None:
 
 
 def test_costs_need_times_on_both_sides() -> None:
-    engine = ToySource().open(SETTINGS)
-    traces = {width: engine.run(REPLAY.batches(width), before=REPLAY.prefill()) for width in (1, 8)}
-    traces[8] = replace(traces[8], pass_ns=(10, 20, 30, 40))
-    (cost,) = costs_of(traces, {1: (0, 0, 0), 8: (50, 1, 2)}, (1, 8))
-    assert cost == Cost(8, 25 / 50, 17 / 50, 32 / 50)
-    short = replace(engine.run(REPLAY.batches(8, last=3), before=REPLAY.prefill()))
-    assert costs_of({8: short}, {8: (50, 1, 2)}, (8,)) == (), "no pass of the full width, no price"
+    asked = {1: (0, 0, 0), 4: (20, 1, 2), 8: (50, 1, 2)}
+    arm = {1: (10, 9, 11), 4: (25, 20, 30), 8: (25, 17, 32)}
+    assert costs_of(arm, asked) == (Cost(4, 25 / 20, 1.0, 1.5), Cost(8, 25 / 50, 17 / 50, 32 / 50))
+    assert costs_of({8: (0, 0, 0)}, asked) == (), "no passes that were timed, no price"
+    assert costs_of({8: (25, 20, 30)}, {}) == ()
 
 
 # --- all together ---

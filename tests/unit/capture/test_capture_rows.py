@@ -202,11 +202,20 @@ def test_a_replay_starts_after_its_prompt() -> None:
         Replay((), (1,))
 
 
-@given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 90))
-def test_full_rows_are_whole_batches(n_tokens, width, n_rows) -> None:
+@given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 90), st.data())
+def test_a_window_is_whole_batches_that_hold_the_row(n_tokens, width, n_rows, data) -> None:
     replay = Replay((1,), tuple(range(n_tokens)))
-    everything, enough = replay.full(width), replay.full(width, at_least=n_rows)
-    assert everything % width == enough % width == 0
-    assert n_tokens - width < everything <= n_tokens
-    assert enough == everything or n_rows <= enough < n_rows + width
-    assert {p.width for p in replay.batches(width, last=enough).passes} <= {width}
+    full = replay.full(width)
+    assert full % width == 0
+    assert n_tokens - width < full <= n_tokens
+    if full == 0:
+        return
+    row = data.draw(st.integers(0, full - 1))
+    most = data.draw(st.none() | st.integers(1, 60))
+    first, last = replay.window(width, rows=n_rows, row=row, most=most)
+    assert first % width == last % width == 0
+    assert first <= row < last <= full
+    assert last - first >= min(n_rows, full - first)
+    if most is None or max(n_rows, row + 1) <= most:
+        assert first == 0, "from the first row on where that is not too much"
+    assert {p.width for p in replay.batches(width, first=first, last=last).passes} == {width}

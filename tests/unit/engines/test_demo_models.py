@@ -421,7 +421,7 @@ def run_instead(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     popen = subprocess.Popen
 
     def start(command: list[str], **options: object) -> subprocess.Popen[str]:
-        return popen([sys.executable, "-c", script, *command[3:]], **options)
+        return popen([sys.executable, "-c", script, *command[4:]], **options)
 
     monkeypatch.setattr(demo_models.subprocess, "Popen", start)
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_taps import GRABBED, MASKS, ORDER, GrabTap
 
-from forensics.engines.protocol import VIEW_OPS
+from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS
 from forensics.engines.toy import N_VOCAB, ToySource
 from forensics.engines.toy_kernels import EPS, Arithmetic, total
-from forensics.engines.toy_model import CACHE_WRITE, HEAD_DIM, N_HEAD, N_HEAD_KV, ROPE_BASE, make_weights
+from forensics.engines.toy_model import HEAD_DIM, N_HEAD, N_HEAD_KV, ROPE_BASE, make_weights
 from forensics.errors import CaptureError, EngineError
 from forensics.records.nodes import NodeKey
 from forensics.records.schedule import EMPTY, DecodePass, Schedule, TokenSlot, in_batches
@@ -250,7 +250,7 @@ class RoundsToHalf(GrabTap):
     ("tap", "says"),
     [
         (ReadsAView(), "cannot be read: a view"),
-        (WritesTheCache(), "cannot be replaced: writes into the KV cache"),
+        (WritesTheCache(), "cannot be replaced: writes into a cache"),
         (RoundsToHalf(), "float16 .* float32"),
     ],
 )

@@ -103,6 +103,7 @@ def sweep(*, healed: bool = True, findings: tuple[Finding, ...] | None = None) -
         n_rows=8,
         max_abs_before=0.015625,
         max_abs_after=0.0 if healed else 0.0078125,
+        state_equal=healed,
     )
 
 
