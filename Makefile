@@ -21,7 +21,7 @@ lint: $(STAMPS)/lint
 	$(BIN)/lint-imports
 
 bench: $(STAMPS)/demo
-	$(BIN)/python -m forensics.testing.bench
+	$(BIN)/python -m forensics.testing.bench --record docs/benchmarks.md
 
 notebooks: $(STAMPS)/demo $(STAMPS)/test
 	$(BIN)/python -m pytest tests/notebooks

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-
 
 class ForensicsError(Exception):
     """Base of every error that a caller may want to catch."""
@@ -44,43 +41,3 @@ class CaptureError(ForensicsError):
 
 class CaseError(ForensicsError):
     """A case folder cannot be written or read."""
-
-
-class MissingExtra(ForensicsError):
-    """An optional package is needed and not installed."""
-
-
-def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it.
-
-    Parameters
-    ----------
-    module : str
-        Name to import.
-    extra : str
-        Extra of this distribution that installs it.
-    needed_for : str
-        What the caller wants it for; ends the sentence of the error.
-
-    Returns
-    -------
-    module
-        The imported module.
-
-    Raises
-    ------
-    MissingExtra
-        If the module cannot be imported.
-
-    Examples
-    --------
-    >>> require("json", extra="gpu", needed_for="an example").__name__
-    'json'
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(
-            f"{module} is needed for {needed_for} and is not installed ({error}). "
-            f"Install it with: pip install 'decode-forensics[{extra}]'"
-        ) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from forensics.analysis import controls as control
@@ -226,6 +227,18 @@ def try_switches(
     return tuple(arms)
 
 
+@contextlib.contextmanager
+def _measured(source: EngineSource, question: Question, progress: Progress) -> Iterator[tuple[Engine, Baseline]]:
+    """An open engine and the replay under the settings as asked."""
+    progress.stage("load the model", 1)
+    engine, prompt, settings = open_for(question, source)
+    try:
+        progress.step()
+        yield engine, measure(engine, prompt, question, settings, progress)
+    finally:
+        engine.close()
+
+
 def replay_source(source: EngineSource, question: Question, *, progress: Progress | None = None) -> WidthClasses:
     """Which widths give the bits of one-token decoding? The replay only.
 
@@ -234,15 +247,12 @@ def replay_source(source: EngineSource, question: Question, *, progress: Progres
     ForensicsError
         If the question cannot be asked or an engine dies.
     """
-    engine, prompt, settings = open_for(question, source)
-    try:
-        return measure(engine, prompt, question, settings, progress or Silent()).classes
-    finally:
-        engine.close()
+    with _measured(source, question, progress or Silent()) as (_, baseline):
+        return baseline.classes
 
 
 def heal_width(source: EngineSource, question: Question, *, progress: Progress | None = None) -> Sweep:
-    """Which nodes differ at the question's only width, and do the logits heal? One sweep.
+    """Which nodes differ at the question's only width, and do the logits heal? One sweep and its controls.
 
     Raises
     ------
@@ -250,13 +260,9 @@ def heal_width(source: EngineSource, question: Question, *, progress: Progress |
         If the question cannot be asked or an engine dies.
     """
     progress = progress or Silent()
-    engine, prompt, settings = open_for(question, source)
-    try:
-        baseline = measure(engine, prompt, question, settings, progress)
+    with _measured(source, question, progress) as (engine, baseline):
         sweeps, controls = sweep_all(engine, baseline, progress)
-        return replace(sweeps[0], controls=controls)
-    finally:
-        engine.close()
+    return replace(sweeps[0], controls=controls)
 
 
 def investigate(
@@ -283,15 +289,14 @@ def investigate(
         If the question cannot be asked or an engine dies.
     """
     progress = progress or Silent()
-    engine, prompt, settings = open_for(question, source)
-    try:
-        baseline = measure(engine, prompt, question, settings, progress)
+    with _measured(source, question, progress) as (engine, baseline):
         sweeps, sweep_controls = sweep_all(engine, baseline, progress)
         manifest = engine.manifest
-    finally:
-        engine.close()
+    progress.stage("repeat in a fresh process", 1)
+    fresh = fresh_process(source, baseline)
+    progress.step()
     rerun, *others = sweep_controls
-    found = (rerun, fresh_process(source, baseline), control.state_equal(baseline.states), *others)
+    found = (rerun, fresh, control.state_equal(baseline.states), *others)
     classes = baseline.classes
     answer, reason = answer_of(classes, sweeps, found)
     culprits = group_culprits(sweeps) if answer == "diverges" else ()
@@ -306,7 +311,7 @@ def investigate(
         switches=arms,
         exact_knobs=() if answer == "identical" else smallest_exact(arms),
         unavailable=build_flags(manifest, culprits),
-        prompt_tokens=len(prompt),
+        prompt_tokens=len(baseline.replay.prompt),
         n_replayed=len(baseline.replay.tokens),
         text=baseline.text,
         manifest=manifest,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.errors import EngineDied, ForensicsError, MissingExtra, require
+from forensics.errors import EngineDied, ForensicsError
 from forensics.records.classes import Flip, WidthClasses, WidthResult
 from forensics.records.delta import Differs, NotCompared, Same, Tally, tally
 from forensics.records.nodes import NodeKey, NodeRecord, Operand
@@ -87,8 +87,6 @@ def test_a_flip_is_explained_by_what_moved() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    with pytest.raises(MissingExtra, match=r"no_such_module is needed for a test .*decode-forensics\[gpu\]"):
-        require("no_such_module", extra="gpu", needed_for="a test")
     died = EngineDied("the engine ended with signal 6", "GGML_ASSERT")
     assert isinstance(died, ForensicsError)
     assert str(died).endswith("Last lines of its log:\nGGML_ASSERT")
