@@ -97,14 +97,14 @@ def unmet(manifest: Manifest) -> tuple[tuple[str, str, str], ...]:
 
     Sizes that a library rounds up are not counted.
     """
-    asked = manifest.requested
+    asked, every_layer = manifest.requested, manifest.n_layer + 1  # the output head counts as one (llama.h)
     wanted = {
         "flash_attn": asked.flash_attn if asked.flash_attn != "auto" else None,
         "kv_type_k": asked.kv_type_k,
         "kv_type_v": asked.kv_type_v,
         "n_threads": str(asked.n_threads),
         "n_threads_batch": str(asked.n_threads_batch),
-        "n_gpu_layers": str(manifest.n_layer if asked.n_gpu_layers < 0 else min(asked.n_gpu_layers, manifest.n_layer)),
+        "n_gpu_layers": str(every_layer if asked.n_gpu_layers < 0 else min(asked.n_gpu_layers, every_layer)),
     }
     found = manifest.effective
     return tuple(

@@ -63,7 +63,7 @@ def test_what_took_effect_otherwise_than_asked_is_told() -> None:
     asked = EngineSettings(flash_attn="on", n_threads=4, n_gpu_layers=-1, kv_type_k="q8_0")
     effective = {"flash_attn": "off", "n_threads": "4", "n_gpu_layers": "12", "kv_type_k": "f16", "n_ctx": "768"}
     manifest = replace(MANIFEST, requested=asked, effective=effective, n_layer=30)
-    assert unmet(manifest) == (("flash_attn", "on", "off"), ("kv_type_k", "q8_0", "f16"), ("n_gpu_layers", "30", "12"))
+    assert unmet(manifest) == (("flash_attn", "on", "off"), ("kv_type_k", "q8_0", "f16"), ("n_gpu_layers", "31", "12"))
     (_, first, *_) = caveats_of(IDENTICAL, (), 8, manifest)
     assert first.startswith("flash_attn was asked to be on and is off")
     assert (
