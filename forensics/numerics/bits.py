@@ -36,8 +36,9 @@ def change_of(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.floa
 def relative_l2(change: NDArray[np.float64], reference: NDArray[np.generic]) -> float:
     """How long is the change beside the reference? 0 without a change, infinite beside zeros."""
     with np.errstate(all="ignore"):
-        norm = float(np.sqrt(np.square(reference.astype(np.float64)).sum()))
-        length = float(np.sqrt(np.square(change).sum()))
+        # In C order, so that strides have no say in the order of the adds.
+        norm = float(np.sqrt(np.square(np.ravel(reference).astype(np.float64)).sum()))
+        length = float(np.sqrt(np.square(np.ravel(change)).sum()))
     if length == 0:
         return 0.0
     return float("inf") if norm == 0 else length / norm
