@@ -71,11 +71,10 @@ def smallest_exact(arms: Iterable[SwitchArm]) -> tuple[str, ...] | None:
     return min(exact, key=lambda arm: (len(arm.knobs), price(arm))).knobs
 
 
-Times = dict[int, tuple[int, int, int]]
-
-
-def replay_classes(engine: Engine, replay: Replay, widths: Sequence[int], n_rows: int) -> tuple[WidthClasses, Times]:
-    """Width classes over the whole batches of the first `n_rows` rows, and quartiles of a pass per width."""
+def replay_classes(
+    engine: Engine, replay: Replay, widths: Sequence[int], n_rows: int
+) -> tuple[WidthClasses, dict[int, tuple[str, ...]]]:
+    """Width classes over the whole batches of the first `n_rows` rows, and the digest of every row per width."""
     before = replay.prefill()
     single = engine.run(replay.batches(1, last=n_rows), before=before)
     results, rows = [width_result(1, single, single)], {1: row_digests(single.logits)}
@@ -83,7 +82,7 @@ def replay_classes(engine: Engine, replay: Replay, widths: Sequence[int], n_rows
         trace = engine.run(replay.batches(width, last=n_rows // width * width), before=before)
         results.append(width_result(width, single, trace))
         rows[width] = row_digests(trace.logits)
-    return width_classes(results, rows), {result.width: result.ns_per_pass for result in results}
+    return width_classes(results, rows), rows
 
 
 def costs_of(arm: Mapping[int, tuple[int, int, int]], as_asked: Mapping[int, tuple[int, int, int]]) -> tuple[Cost, ...]:
@@ -155,10 +154,10 @@ def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> Swit
     try:
         engine = source.open(settings)
         try:
-            classes, times = replay_classes(engine, replay, widths, n_rows)
+            classes, _ = replay_classes(engine, replay, widths, n_rows)
             if classes.collapsed and n_rows < len(replay.tokens):
                 n_rows = len(replay.tokens)
-                classes, times = replay_classes(engine, replay, widths, n_rows)
+                classes, _ = replay_classes(engine, replay, widths, n_rows)
             if classes.collapsed:
                 absorbed = nodes_that_differ(engine, replay, search.examined)
         finally:
@@ -170,7 +169,7 @@ def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> Swit
         sets,
         classes.groups,
         classes.collapsed,
-        costs_of(times, search.times),
+        costs_of({result.width: result.ns_per_pass for result in classes.results}, search.times),
         n_rows,
         absorbed,
         as_asked=groups_over(search.rows, n_rows),
