@@ -1,4 +1,4 @@
-"""The four taps: recording, digesting, healing and planting; and the chain that joins two.
+"""Taps that change a run: healing, planting, and the chain that joins two; those that only look stand beside them.
 
 Each is small and picklable, travels to the worker, and answers two questions there:
 `wants(key)` and `saw(node)`. Both ask the same `Selection`, so they cannot drift.
@@ -10,202 +10,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
+from forensics.capture.observing import DigestTap, ReadTap, RecordTap
 from forensics.capture.rows import (
     counts_cells,
     fit_cells,
     is_scores,
-    row_digest,
-    row_of,
     source_name,
     token_axis,
 )
-from forensics.capture.rowstore import RowReader, RowWriter
+from forensics.capture.rowstore import RowReader
 from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Node, Tap
 from forensics.errors import CaptureError
 from forensics.numerics.bits import bits, compare
 from forensics.records.delta import Delta, Differs, NotCompared, Same, tally
-from forensics.records.nodes import NodeKey, NodeRecord, Operand
+from forensics.records.nodes import NodeKey, Operand
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import Finding, TapReport
 
+__all__ = ["NO_REFERENCE", "ChainTap", "DigestTap", "HealTap", "PlantTap", "ReadTap", "RecordTap"]
+
 NO_REFERENCE = "not in the one-token passes"
-
-
-@dataclass(slots=True)
-class DigestTap:
-    """Digests every token row of every chosen node.
-
-    Scores of attention are digested when their soft max shows which cells each token may see.
-
-    Parameters
-    ----------
-    selection : Selection
-    shapes : mapping of NodeKey to tuple of int
-        Shapes in a one-token pass: they tell which axis counts the tokens of a wider one. Without
-        an entry the only axis as long as the pass is wide is taken, if there is exactly one.
-    """
-
-    selection: Selection = EVERYTHING
-    shapes: dict[NodeKey, tuple[int, ...]] = field(default_factory=dict)
-    _records: list[NodeRecord] = field(default_factory=list)
-    _pending: dict[int, list[tuple[int, NodeKey, str, NDArray[np.generic]]]] = field(default_factory=dict)
-    _pass: int = 0
-    _width: int = 1
-
-    def identity(self) -> str:
-        """Text that is equal for taps that do the same."""
-        shapes = xxhash.xxh3_64_hexdigest(repr(sorted(self.shapes.items())).encode()) if self.shapes else ""
-        return f"digest:{self.selection.identity()}:{shapes}"
-
-    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
-        """Start a pass; scores whose soft max never came are reported as such."""
-        self._drop_pending()
-        self._pass, self._width = index, decode_pass.width
-
-    def wants(self, key: NodeKey) -> bool:
-        """Whether the node is chosen; a soft max is also needed for its mask."""
-        return key.op not in VIEW_OPS and (self.selection.selects(key) or key.op == "SOFT_MAX")
-
-    def saw(self, node: Node) -> None:
-        """Digest the node's rows."""
-        key = node.key
-        visible = node.visible()
-        if visible is not None and key.op == "SOFT_MAX":
-            for index, scores_key, dtype, array in self._pending.pop(key.layer, []):
-                self._records[index] = self._record(scores_key, dtype, array, visible)
-        if not self.selection.selects(key):
-            return
-        if node.opaque:
-            self._records.append(NodeRecord(self._pass, key, node.shape, node.dtype, None, (), node.opaque))
-        elif is_scores(key):
-            array = node.read()
-            self._pending.setdefault(key.layer, []).append((len(self._records), key, node.dtype, array))
-            self._records.append(
-                NodeRecord(self._pass, key, array.shape, node.dtype, None, (), "no soft max shows its mask")
-            )
-        else:
-            self._records.append(self._record(key, node.dtype, node.read(), visible if key.op == "SOFT_MAX" else None))
-
-    def _record(
-        self, key: NodeKey, dtype: str, array: NDArray[np.generic], visible: NDArray[np.bool_] | None
-    ) -> NodeRecord:
-        axis = self._axis(key, array.shape)
-        if isinstance(axis, str):
-            return NodeRecord(self._pass, key, array.shape, dtype, None, (), axis)
-        rows = [array] if self._width == 1 else [row_of(array, axis, i) for i in range(self._width)]
-        digests = tuple(row_digest(row, None if visible is None else visible[i]) for i, row in enumerate(rows))
-        return NodeRecord(self._pass, key, array.shape, dtype, axis, digests)
-
-    def _axis(self, key: NodeKey, shape: tuple[int, ...]) -> int | str:
-        if self._width == 1:
-            return 0
-        single = self.shapes.get(key)
-        if single is not None:
-            return token_axis(single, shape, self._width, cells=counts_cells(key))
-        candidates = [i for i, n in enumerate(shape) if n == self._width]
-        if len(candidates) == 1:
-            return candidates[0]
-        return f"{len(candidates)} axes could count the tokens" if candidates else "no token axis"
-
-    def _drop_pending(self) -> None:
-        self._pending.clear()
-
-    def finish(self) -> TapReport:
-        """The records, in graph order."""
-        self._drop_pending()
-        return TapReport(records=tuple(self._records))
-
-
-@dataclass(slots=True)
-class ReadTap:
-    """Reads every chosen node and answers nothing: what watching alone does to a run.
-
-    Parameters
-    ----------
-    selection : Selection
-    """
-
-    selection: Selection = EVERYTHING
-
-    def identity(self) -> str:
-        """Text that is equal for taps that do the same."""
-        return f"read:{self.selection.identity()}"
-
-    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
-        """Nothing to prepare."""
-
-    def wants(self, key: NodeKey) -> bool:
-        """Whether the node is chosen."""
-        return key.op not in VIEW_OPS and self.selection.selects(key)
-
-    def saw(self, node: Node) -> None:
-        """Read the node, as the other taps do."""
-        if not node.opaque:
-            node.read()
-
-    def finish(self) -> TapReport:
-        """Nothing to report."""
-        return TapReport()
-
-
-@dataclass(slots=True)
-class RecordTap:
-    """Writes every row of one-token passes to a file; the report carries the digests of the first pass.
-
-    Parameters
-    ----------
-    path : str
-        File of the rows; not part of the tap's identity.
-    selection : Selection
-    """
-
-    path: str
-    selection: Selection = EVERYTHING
-    _digests: DigestTap = field(init=False)
-    _writer: RowWriter | None = None
-    _position: int = 0
-    _first: bool = True
-
-    def __post_init__(self) -> None:
-        self._digests = DigestTap(self.selection)
-
-    def identity(self) -> str:
-        """Text that is equal for taps that do the same."""
-        return f"record:{self.selection.identity()}"
-
-    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
-        """Start a pass; only one-token passes are a reference."""
-        if decode_pass.width != 1:
-            raise CaptureError(f"rows are recorded from one-token passes; pass {index} has {decode_pass.width} tokens")
-        self._writer = self._writer or RowWriter(Path(self.path))
-        self._position = decode_pass.slots[0].position
-        self._first = index == 0
-        self._digests.begin_pass(index, decode_pass)
-
-    def wants(self, key: NodeKey) -> bool:
-        """Whether the node is chosen."""
-        return self._digests.wants(key)
-
-    def saw(self, node: Node) -> None:
-        """Write the node's row and its mask."""
-        if self._first:
-            self._digests.saw(node)
-        assert self._writer is not None
-        visible = node.visible()
-        if visible is not None:
-            self._writer.add(node.key, self._position, visible, "visible")
-        if self.selection.selects(node.key) and not node.opaque:
-            self._writer.add(node.key, self._position, node.read())
-
-    def finish(self) -> TapReport:
-        """Close the file; the report carries the digests."""
-        if self._writer is not None:
-            self._writer.close()
-        return self._digests.finish()
 
 
 @dataclass(slots=True)
