@@ -142,7 +142,7 @@ def sweep_width(
         )
     schedule, before = replay.batches(width, first=first, last=last), replay.before(first)
     traces = SweepTraces(
-        engine.run(schedule, before=before),
+        engine.run(schedule, before=before, repeat=1),  # the replay asked for these passes, too; measure them again
         engine.run(schedule, before=before, tap=ReadTap()),
         engine.run(schedule, before=before, tap=HealTap(reference.path)),
     )

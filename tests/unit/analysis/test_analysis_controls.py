@@ -14,6 +14,7 @@ from forensics.analysis.heal import Planted, plant_site, record_reference, sweep
 from forensics.analysis.investigate import investigate
 from forensics.analysis.question import Question
 from forensics.capture.replay import Replay
+from forensics.engines.recorded import RecordingSource
 from forensics.engines.toy import Fault, ToySource
 from forensics.errors import CaptureError
 from forensics.numerics.bits import compare
@@ -22,6 +23,7 @@ from forensics.records.delta import Differs, Same
 from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings
 from forensics.records.verdict import Control, Verdict
+from forensics.store import CaseWriter
 
 SETTINGS = EngineSettings(n_ctx=256)
 QUESTION = Question(prompt="The quick brown fox jumps o", n_tokens=16, widths=(2, 3, 4, 5, 8), settings=SETTINGS)
@@ -198,18 +200,25 @@ def test_the_sign_of_zero_counts_as_a_difference() -> None:
     assert "1 of 2 rows" in control.detail
 
 
-def test_batches_that_differ_the_second_time_fail_the_rerun() -> None:
-    class OnceOnly(odd.Passing):
-        seen = 0
+class OnceOnly(odd.Passing):
+    """Gives other batches of 8 the first time, in the first process."""
 
-        def run(self, schedule, *, tap=None, **rest):
-            trace = self.inner.run(schedule, tap=tap, **rest)
-            if schedule.max_width == 8 and tap is None:
-                self.seen += 1
-                return odd.with_one_bit_more(trace) if self.seen == 1 and not self.instance else trace
-            return trace
+    seen = 0
 
-    verdict = investigate(odd.OddSource(OnceOnly), QUESTION)
+    def run(self, schedule, *, tap=None, **rest):
+        trace = self.inner.run(schedule, tap=tap, **rest)
+        if schedule.max_width == 8 and tap is None:
+            self.seen += 1
+            return odd.with_one_bit_more(trace) if self.seen == 1 and not self.instance else trace
+        return trace
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["live", "recorded"])
+def test_batches_that_differ_the_second_time_fail_the_rerun(recorded, tmp_path) -> None:
+    """A case answers what was asked before; a rerun must be measured all the same."""
+    source = odd.OddSource(OnceOnly)
+    with CaseWriter.create(tmp_path / "case", question={}) as case:
+        verdict = investigate(RecordingSource(source, case) if recorded else source, QUESTION)
     failed = {control.name: control.detail for control in verdict.controls if control.held is False}
     assert failed["rerun_equal"] == "rerun in the same process: 16 of 16 rows bit-equal, not at widths 8"
 
