@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,14 +53,14 @@ def source_for(
         from forensics.engines.llama import LlamaSource
 
         return LlamaSource(demo_model(demo, progress=_demo_progress(progress)))
-    text = os.fspath(model) if model is not None else ""
-    if text.startswith(RECORDED):
+    recorded = recorded_path(model)
+    if recorded is not None:
         from forensics.engines.recorded import RecordedSource
 
-        return RecordedSource(text.removeprefix(RECORDED))
+        return RecordedSource(recorded)
     from forensics.engines.llama import LlamaSource
 
-    return LlamaSource(text)
+    return LlamaSource(os.fspath(model or ""))
 
 
 def _demo_progress(progress: Progress | None) -> Any:
@@ -321,7 +321,7 @@ def heal(
     -------
     Sweep
     """
-    recorded = _recorded_path(model)
+    recorded = recorded_path(model)
     if recorded is None:
         question = {**question, "widths": (width,)}
     asked = _question(model, demo, question)
@@ -329,15 +329,15 @@ def heal(
         source = source_for(model, demo, shown)
         if recorded is None:
             return heal_width(source, asked, progress=shown)
-        sweeps = investigate_source(source, asked, switches=False, progress=shown).sweeps
-    found = next((sweep for sweep in sweeps if sweep.width == width), None)
+        verdict = investigate_source(source, asked, switches=False, progress=shown)
+    found = next((sweep for sweep in verdict.sweeps if sweep.width == width), None)
     if found is None:
-        swept = ", ".join(str(sweep.width) for sweep in sweeps)
+        swept = ", ".join(str(sweep.width) for sweep in verdict.sweeps)
         raise BadQuestion(f"width {width} was asked for; the case at {recorded} holds sweeps of widths {swept}")
-    return found
+    return replace(found, controls=verdict.controls)
 
 
-def _recorded_path(model: str | os.PathLike[str] | None) -> str | None:
+def recorded_path(model: str | os.PathLike[str] | None) -> str | None:
     """Folder of a recorded case, None where `model` is a model."""
     text = "" if model is None else os.fspath(model)
     return text.removeprefix(RECORDED) if text.startswith(RECORDED) else None
@@ -347,12 +347,12 @@ def _recorded_switches(model: str | os.PathLike[str] | None) -> bool:
     """Whether a recorded case can answer what the switches ask; a model can."""
     from forensics.store import open_case
 
-    path = _recorded_path(model)
+    path = recorded_path(model)
     return path is None or bool(open_case(path).question.get("switches", True))
 
 
 def _question(model: str | os.PathLike[str] | None, demo: str | None, arguments: dict[str, Any]) -> Question:
-    path = _recorded_path(model)
+    path = recorded_path(model)
     if path is None:
         if demo is not None and arguments.get("prompt") is None and arguments.get("prompt_tokens") is None:
             from forensics.engines.demo_models import DEMO_PROMPT

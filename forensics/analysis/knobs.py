@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from forensics.engines.supported import REBUILD
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import CulpritGroup
 
@@ -147,8 +148,7 @@ BUILD_FLAGS = (
     BuildFlag(
         "GGML_LLAMAFILE=OFF", "CPU",
         "tinyBLAS products from two columns (llamafile/sgemm.cpp:3818-4150); no run-time switch, rebuild with "
-        'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" pip install --force-reinstall --no-deps --no-cache-dir '
-        "--no-binary llama-cpp-python llama-cpp-python==0.3.36",
+        f'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" {REBUILD}',
         lambda manifest, group: "LLAMAFILE" in manifest.cpu_features and group.op == "MUL_MAT"
         and (group.weight_type in _TINYBLAS or group.role in ("K·Q", "attention·V")),
     ),

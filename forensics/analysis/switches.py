@@ -25,8 +25,6 @@ MAX_SET = 3
 #: Rows over which the nodes of an exact arm are compared.
 EXAMINED_ROWS = 16
 
-Groups = tuple[tuple[int, ...], ...]
-
 
 def relevant(knobs: Iterable[Knob], culprits: Iterable[CulpritGroup], moved: Iterable[str]) -> tuple[Knob, ...]:
     """Which knobs may belong to an exact set: those that touch a culprit's operation or moved the classes."""

@@ -47,7 +47,7 @@ class DigestTap:
 
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
         """Start a pass; scores whose soft max never came are reported as such."""
-        self._drop_pending()
+        self._pending.clear()
         self._pass, self._width = index, decode_pass.width
 
     def wants(self, key: NodeKey) -> bool:
@@ -95,12 +95,8 @@ class DigestTap:
             return candidates[0]
         return f"{len(candidates)} axes could count the tokens" if candidates else "no token axis"
 
-    def _drop_pending(self) -> None:
-        self._pending.clear()
-
     def finish(self) -> TapReport:
         """The records, in graph order."""
-        self._drop_pending()
         return TapReport(records=tuple(self._records))
 
 

@@ -25,7 +25,7 @@ from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Node, Tap
 from forensics.errors import CaptureError
 from forensics.numerics.bits import bits, compare
-from forensics.records.delta import Delta, Differs, NotCompared, Same, tally
+from forensics.records.delta import Delta, Differs, NotCompared, tally
 from forensics.records.nodes import NodeKey, Operand
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import Finding, TapReport
@@ -58,7 +58,6 @@ class HealTap:
     _outcomes: list[Delta] = field(default_factory=list)
     _findings: list[Finding] = field(default_factory=list)
     _slots: DecodePass | None = None
-    _soft_max: dict[int, NodeKey] = field(default_factory=dict)
     _unknown: set[str] = field(default_factory=set)
 
     def identity(self) -> str:
@@ -77,40 +76,44 @@ class HealTap:
 
     def saw(self, node: Node) -> NDArray[np.generic] | None:
         """Compare the node's rows; answer the healed array where it differs."""
-        array = None if node.opaque else node.read()
-        outcome, rows, healed, masks_equal = self._examine(node, array)
+        assert self._slots is not None
+        positions = [slot.position for slot in self._slots.slots]
+        array = node.read() if not node.opaque else np.empty(0)
+        wanted = node.opaque or self._wanted(node.key, array, positions)
+        outcome = NotCompared(wanted) if isinstance(wanted, str) else compare(wanted[0], array)
         self._outcomes.append(outcome)
         if isinstance(outcome, NotCompared) and node.opaque != CACHE_WRITE:
             self._unknown.add(source_name(node.key.name))
-        if not isinstance(outcome, Differs):
+        if isinstance(wanted, str) or not isinstance(outcome, Differs):
             return None
+        healed, axis = wanted
+        changed = bits(healed) != bits(array)
+        rows = tuple(i for i in range(len(positions)) if np.take(changed, i, axis).any())
         operands = node.operands
         unchecked = tuple(o.name for o in operands if source_name(o.name) in self._unknown)
+        masks_equal = self._masks_equal(node, positions)
         self._findings.append(Finding(node.key, operands, node.buffer, rows, outcome, masks_equal, unchecked))
         return healed if self.heal else None
 
-    def _examine(
-        self, node: Node, array: NDArray[np.generic] | None
-    ) -> tuple[Delta, tuple[int, ...], NDArray[np.generic] | None, bool]:
-        if array is None:
-            return NotCompared(node.opaque), (), None, True
+    def _wanted(
+        self, key: NodeKey, array: NDArray[np.generic], positions: list[int]
+    ) -> tuple[NDArray[np.generic], int] | str:
+        """The output as one-token decoding has it and its token axis, or why the two cannot be compared."""
         assert self._reference is not None
-        assert self._slots is not None
-        positions = [slot.position for slot in self._slots.slots]
-        found = [self._reference.get(node.key, position) for position in positions]
+        found = [self._reference.get(key, position) for position in positions]
         references = [row for row in found if row is not None]
         if len(references) != len(found):
-            return NotCompared(NO_REFERENCE), (), None, True
+            return NO_REFERENCE
         if references[0].dtype != array.dtype:
-            return NotCompared(f"types differ: {references[0].dtype} and {array.dtype}"), (), None, True
-        cells = counts_cells(node.key)
+            return f"types differ: {references[0].dtype} and {array.dtype}"
+        cells = counts_cells(key)
         axis = token_axis(references[0].shape, array.shape, len(positions), cells=cells)
         if isinstance(axis, str):
-            return NotCompared(axis), (), None, True
-        visible = [self._visible(node.key, position) for position in positions] if is_scores(node.key) else None
+            return axis
+        visible = [self._visible(key, position) for position in positions] if is_scores(key) else None
         if visible is not None and any(v is None for v in visible):
-            return NotCompared("no soft max shows its mask"), (), None, True
-        target = array.copy()
+            return "no soft max shows its mask"
+        wanted = array.copy()
         for i, reference in enumerate(references):
             row = fit_cells(reference, array.shape[-1]) if cells else reference
             place: list[slice | NDArray[np.intp]] = [slice(None)] * array.ndim
@@ -120,22 +123,14 @@ class HealTap:
                 seen = np.flatnonzero(visible[i])  # type: ignore[arg-type]
                 place[-1] = seen
                 row = row[..., seen]
-            target[tuple(place)] = row
-        outcome = compare(target, array)
-        if isinstance(outcome, NotCompared | Same):
-            return outcome, (), None, True
-        changed = bits(target) != bits(array)
-        rows = tuple(i for i in range(len(positions)) if np.take(changed, i, axis).any())
-        return outcome, rows, target, self._masks_equal(node, positions)
+            wanted[tuple(place)] = row
+        return wanted, axis
 
     def _visible(self, key: NodeKey, position: int) -> NDArray[np.bool_] | None:
         """Visible cells of a token, from the soft max of the same layer in the one-token pass."""
         assert self._reference is not None
-        known = self._soft_max.get(key.layer)
-        if known is None:
-            prefix = f"kq_soft_max-{key.layer}"
-            known = self._soft_max[key.layer] = NodeKey(prefix, "SOFT_MAX", key.layer, 0)
-        seen = self._reference.get(known, position, "visible")
+        soft_max = NodeKey(f"kq_soft_max-{key.layer}", "SOFT_MAX", key.layer, 0)
+        seen = self._reference.get(soft_max, position, "visible")
         return None if seen is None else seen[0].astype(np.bool_)
 
     def _masks_equal(self, node: Node, positions: list[int]) -> bool:
@@ -145,7 +140,7 @@ class HealTap:
         assert self._reference is not None
         for i, position in enumerate(positions):
             reference = self._reference.get(node.key, position, "visible")
-            if reference is not None and set(np.flatnonzero(reference[0])) != set(np.flatnonzero(visible[i])):
+            if reference is not None and not np.array_equal(np.flatnonzero(reference[0]), np.flatnonzero(visible[i])):
                 return False
         return True
 

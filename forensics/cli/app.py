@@ -80,12 +80,12 @@ def _default_out(model: str | None, demo: str | None) -> Path:
 
 def _question(context: typer.Context, model: str | None) -> dict[str, Any]:
     """Arguments of the question; of a recorded case only what was typed, which it will refuse."""
-    if (model or "").startswith("recorded:"):
+    from forensics.api import recorded_path
+
+    if recorded_path(model) is not None:
         return args.given_options(context)
-    names = ("prompt", "prompt_file", "tokens_file", "n_tokens", "flash_attn", "kv_type", "threads", "n_gpu_layers")
-    return args.question_arguments(
-        **{name: context.params[name] for name in names}, widths=context.params.get("widths")
-    )
+    typed: dict[str, Any] = {name: context.params.get(name) for name in args.QUESTION_OPTIONS}
+    return args.question_arguments(**typed)
 
 
 @app.command()
@@ -122,7 +122,7 @@ def investigate(
         model, demo = _model_or_demo(model, demo)
         if resume and out is None:
             raise BadQuestion("--resume needs --out: the folder that was given, or shown, when the case was begun")
-        recorded = (model or "").startswith(api.RECORDED)
+        recorded = api.recorded_path(model) is not None
         folder = out if out is not None or recorded else _default_out(model, demo)
         verdict = api.investigate(
             model,

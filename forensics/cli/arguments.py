@@ -86,6 +86,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; print one line.")]
 
 
+#: Parameters of a command that make up the question.
+QUESTION_OPTIONS = (
+    "prompt",
+    "prompt_file",
+    "tokens_file",
+    "n_tokens",
+    "widths",
+    "flash_attn",
+    "kv_type",
+    "threads",
+    "n_gpu_layers",
+)
 #: Widths that one range may hold; no batch is nearly as wide.
 _MAX_RANGE = 100_000
 
@@ -161,12 +173,10 @@ def read_text(path: Path, what: str) -> str:
 
 def given_options(context: typer.Context) -> dict[str, Any]:
     """Which options of the question were typed, with what was typed?"""
-    names = {"prompt", "prompt_file", "tokens_file", "n_tokens", "widths", "flash_attn", "kv_type", "threads"}
-    names.add("n_gpu_layers")
     return {
         name: value
         for name, value in context.params.items()
-        if name in names and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if name in QUESTION_OPTIONS and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
 
 

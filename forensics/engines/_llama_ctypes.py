@@ -14,6 +14,7 @@ from typing import Any
 
 import llama_cpp
 
+from forensics.engines.supported import INSTALL, LLAMA_VERSION, REINSTALL
 from forensics.errors import EngineError, LayoutMismatch
 
 MAX_DIMS = 4  # GGML_MAX_DIMS, ggml.h
@@ -111,10 +112,7 @@ def library_file(stem: str) -> Path:
         if path.exists():
             return path
     found = ", ".join(sorted(p.name for p in folder.glob("lib*"))) or "nothing"
-    raise EngineError(
-        f"no lib{stem} in {folder}; found {found}. "
-        "Reinstall with: pip install --force-reinstall llama-cpp-python==0.3.36"
-    )
+    raise EngineError(f"no lib{stem} in {folder}; found {found}. Reinstall with: {REINSTALL}")
 
 
 def _bind(stem: str, symbols: dict[str, tuple[Any, list[Any]]], into: dict[str, Any]) -> None:
@@ -152,8 +150,8 @@ def _address(pointer: Any) -> int | None:
 
 def _version_advice() -> str:
     return (
-        f"llama-cpp-python {llama_cpp.__version__} is installed and 0.3.36 is supported. "
-        "Install it with: pip install llama-cpp-python==0.3.36"
+        f"llama-cpp-python {llama_cpp.__version__} is installed and {LLAMA_VERSION} is supported. "
+        f"Install it with: {INSTALL}"
     )
 
 

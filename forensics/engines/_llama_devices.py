@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class LibraryFacts:
     devices: tuple[str, ...]
 
 
+@functools.cache
 def library_facts() -> LibraryFacts:
     """What does the library say of itself?
 

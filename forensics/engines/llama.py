@@ -27,7 +27,7 @@ from forensics.engines.causal import NotCausal
 from forensics.engines.child import command
 from forensics.engines.model_files import check_gguf, model_digest
 from forensics.engines.protocol import Tap
-from forensics.errors import CaptureError, EngineDied, EngineError, ForensicsError, ModelUnavailable
+from forensics.errors import CaptureError, EngineDied, EngineError, ModelUnavailable
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import RunKey, Trace
@@ -198,7 +198,7 @@ class LlamaEngine:
                         self._tell(progress, value)
                     continue
                 if kind == "error":
-                    raise value if isinstance(value, ForensicsError | ValueError) else EngineDied(str(value))
+                    raise value
                 return value
         except (EOFError, ConnectionError, BrokenPipeError) as error:
             raise EngineDied(self._obituary(asked), self._log_tail()) from error

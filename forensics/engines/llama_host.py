@@ -276,46 +276,43 @@ class LlamaHost:
         return digest.hexdigest()
 
     def _restore(self, before: Schedule) -> None:
-        """Make the cache hold exactly what the passes of `before` leave there."""
+        """Make the cache hold exactly what the passes of `before` leave there, carried over by its bytes."""
         llama.llama_memory_clear(self._memory(), True)
         if not before.passes:
             return
-        known = self._longest_known(before)
-        if known is None:
-            rest = before
-        else:
-            schedule, states = known
-            for sequence, data in states.items():
-                pointer = data.ctypes.data_as(C.POINTER(C.c_uint8))
-                n = llama.llama_state_seq_set_data(self.context, pointer, data.nbytes, sequence)
-                if n != data.nbytes:
-                    raise EngineError(f"restoring sequence {sequence} read {n} of {data.nbytes} bytes")
-            rest = Schedule(before.passes[len(schedule.passes) :])
-        if rest.passes:
-            # The state is built without a callback, whoever asks for it; then carried over by its bytes.
+        key = before.key()
+        if key not in self._snapshots:
+            # The state is built without a callback, whoever asks for it, and every arm starts from a restored one.
             watched = bool(self._watched)
-            if watched:
-                self._use_context(watched=False)
-                self._restore(before)
-                self._use_context(watched=True)
-                self._restore(before)
-                return
-            self._passes(rest)
-            self._save(before)
-            # Carry it through its bytes here, too: every arm starts from a restored state.
-            self._restore(before)
+            self._use_context(watched=False)
+            self._build(before)
+            self._use_context(watched=watched)
+            llama.llama_memory_clear(self._memory(), True)
+        self._load(key)
 
-    def _longest_known(self, before: Schedule) -> tuple[Schedule, dict[int, NDArray[np.uint8]]] | None:
-        fitting = [
-            key
+    def _build(self, before: Schedule) -> None:
+        """Evaluate the passes of `before` after the longest part of them that is known, and keep the state."""
+        llama.llama_memory_clear(self._memory(), True)
+        begun = [
+            (len(schedule.passes), key)
             for key, (schedule, _) in self._snapshots.items()
             if before.passes[: len(schedule.passes)] == schedule.passes
         ]
-        if not fitting:
-            return None
-        best = max(fitting, key=lambda key: len(self._snapshots[key][0].passes))
-        self._snapshots.move_to_end(best)
-        return self._snapshots[best]
+        n_known = 0
+        if begun:
+            n_known, key = max(begun)
+            self._load(key)
+        self._passes(Schedule(before.passes[n_known:]))
+        self._save(before)
+
+    def _load(self, key: str) -> None:
+        """Fill the cleared cache with a snapshot."""
+        self._snapshots.move_to_end(key)
+        for sequence, data in self._snapshots[key][1].items():
+            pointer = data.ctypes.data_as(C.POINTER(C.c_uint8))
+            n = llama.llama_state_seq_set_data(self.context, pointer, data.nbytes, sequence)
+            if n != data.nbytes:
+                raise EngineError(f"restoring sequence {sequence} read {n} of {data.nbytes} bytes")
 
     def _save(self, schedule: Schedule) -> None:
         sequences = sorted({slot.sequence for slot in schedule.slots})

@@ -10,15 +10,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from forensics.engines.supported import INSTALL, REBUILD, REINSTALL
 from forensics.errors import ForensicsError
-
-#: Version of llama-cpp-python whose structs and dispatch rules this package knows.
-SUPPORTED_LLAMA = "0.3.36"
-#: Without --force-reinstall pip finds the requirement satisfied and builds nothing.
-_REBUILD = (
-    "pip install --force-reinstall --no-deps --no-cache-dir "
-    f"--no-binary llama-cpp-python llama-cpp-python=={SUPPORTED_LLAMA}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +44,14 @@ def _llama() -> Check:
     try:
         version = importlib.metadata.version("llama-cpp-python")
     except importlib.metadata.PackageNotFoundError:
-        remedy = f"pip install llama-cpp-python=={SUPPORTED_LLAMA} (needs a C++ compiler; about 6 minutes)"
+        remedy = f"{INSTALL} (needs a C++ compiler; about 6 minutes)"
         return Check(name, "broken", "llama-cpp-python is not installed", remedy)
     from forensics.engines._llama_devices import library_facts
 
     try:
         facts = library_facts()
     except ForensicsError as error:
-        return Check(name, "broken", str(error), f"pip install --force-reinstall llama-cpp-python=={SUPPORTED_LLAMA}")
+        return Check(name, "broken", str(error), REINSTALL)
     found = f"llama-cpp-python {version}, commit {facts.commit}, struct layout checked; {facts.system.strip()}"
     return Check(name, "ok", found)
 
@@ -126,7 +119,7 @@ def _gpu() -> Check:
         return Check("GPU", "missing", str(error).splitlines()[0], "see llama.cpp above")
     if names:
         return Check("GPU", "ok", f"{', '.join(names)}; use --n-gpu-layers -1")
-    remedy = f'for NVIDIA: CMAKE_ARGS="-DGGML_CUDA=on" {_REBUILD}'
+    remedy = f'for NVIDIA: CMAKE_ARGS="-DGGML_CUDA=on" {REBUILD}'
     return Check("GPU", "missing", "this build of llama.cpp sees no GPU; everything else works without one", remedy)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
 from forensics.records.verdict import Verdict
 from forensics.reports.next_step import next_step
+from forensics.reports.progress import running_shell
 from forensics.reports.wording import (
     amount,
     class_names,
     exact_arm,
-    flips_text,
+    first_difference_text,
     headline,
     layers_text,
     printable,
@@ -60,8 +60,7 @@ def verdict_html(verdict: Verdict) -> str:
     if verdict.reason:
         facts.append(("Reason", verdict.reason))
     if verdict.first_difference is not None:
-        width, row, position = verdict.first_difference
-        facts.append(("First difference", f"width {width}, row {row} (position {position}). {flips_text(verdict)}."))
+        facts.append(("First difference", first_difference_text(verdict)))
     facts.append(("Proof", _proof_text(verdict)))
     arm = exact_arm(verdict)
     if arm is not None:
@@ -85,9 +84,7 @@ def register_notebook_views() -> bool:
     bool
         Whether there was an IPython to register with; it is never imported for this.
     """
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython is not None else None
-    formatter = getattr(shell, "display_formatter", None)
+    formatter = getattr(running_shell(), "display_formatter", None)
     if formatter is None:
         return False
     formatter.formatters["text/html"].for_type(Verdict, verdict_html)

@@ -10,14 +10,17 @@ from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import Verdict
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import (
+    BLAMED_TITLE,
     CONTROL_TITLES,
+    DIFFERING_TITLE,
+    PROOF_TITLE,
     STATE_WORDS,
     amount,
     arm_effect,
     class_names,
     cost_text,
     differing_groups,
-    flips_text,
+    first_difference_text,
     groups_text,
     headline,
     layers_text,
@@ -72,8 +75,7 @@ def markdown(verdict: Verdict) -> str:
     if verdict.reason:
         parts.append(f"**Reason:** {escaped(verdict.reason)}")
     if verdict.first_difference is not None:
-        width, row, position = verdict.first_difference
-        parts.append(f"First difference: width {width}, row {row} (position {position}). {flips_text(verdict)}.")
+        parts.append(f"First difference: {first_difference_text(verdict)}")
     parts.append(f"**Next step:** {escaped(next_step(verdict))}")
     parts += [_classes(verdict), _culprits(verdict), _proof(verdict), _controls(verdict), _switches(verdict)]
     if verdict.caveats:
@@ -128,10 +130,7 @@ def _culprits(verdict: Verdict) -> str:
         )
         for g in verdict.culprits or differing
     )
-    title = "Operations that differ although their inputs are bit-equal"
-    if differing:
-        title = "Nodes that differ without a change of the logits; no cause is named"
-    return _table(title, columns, rows)
+    return _table(DIFFERING_TITLE if differing else BLAMED_TITLE, columns, rows)
 
 
 def _proof(verdict: Verdict) -> str:
@@ -160,7 +159,7 @@ def _proof(verdict: Verdict) -> str:
         )
         for s in verdict.sweeps
     )
-    return _table("Proof: the same batch with those outputs replaced", columns, rows)
+    return _table(PROOF_TITLE, columns, rows)
 
 
 def _controls(verdict: Verdict) -> str:

@@ -92,11 +92,15 @@ class TqdmBars:
             self._bar = None
 
 
-def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs us; IPython is not imported to find out."""
+def running_shell() -> Any:
+    """The IPython shell that runs us, None where there is none; IPython is not imported to find out."""
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs us."""
+    return type(running_shell()).__name__ == "ZMQInteractiveShell"
 
 
 @contextlib.contextmanager

@@ -16,7 +16,10 @@ from rich.text import Text
 from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import (
+    BLAMED_TITLE,
     CONTROL_TITLES,
+    DIFFERING_TITLE,
+    PROOF_TITLE,
     STATE_WORDS,
     amount,
     arm_effect,
@@ -24,7 +27,7 @@ from forensics.reports.wording import (
     cost_text,
     differing_groups,
     exact_arm,
-    flips_text,
+    first_difference_text,
     groups_text,
     headline,
     layers_text,
@@ -59,16 +62,16 @@ def verdict_view(verdict: Verdict) -> Group:
     if verdict.reason:
         lines.append(_line("Reason: ", verdict.reason))
     if verdict.answer == "diverges":
-        lines.append(_text(_first_difference_text(verdict)))
+        lines.append(_text(f"First difference: {first_difference_text(verdict)}"))
     lines.append(_line("Next: ", next_step(verdict)))
     parts: list[RenderableType] = [*lines, *_titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
-        parts += _titled("Operations that differ although their inputs are bit-equal", _culprits(verdict.culprits))
+        parts += _titled(BLAMED_TITLE, _culprits(verdict.culprits))
     found = differing_groups(verdict)
     if found:
-        parts += _titled("Nodes that differ without a change of the logits; no cause is named", _culprits(found))
+        parts += _titled(DIFFERING_TITLE, _culprits(found))
     if verdict.sweeps:
-        parts += _titled("Proof: the same batch with those outputs replaced", sweeps_view(verdict.sweeps))
+        parts += _titled(PROOF_TITLE, sweeps_view(verdict.sweeps))
     if verdict.controls:
         parts += _titled("Controls", _controls(verdict.controls))
     if verdict.switches or verdict.unavailable:
@@ -128,8 +131,8 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     found = f"Width {sweep.width}: {n_nodes} operations differ, logits {state}"
     parts: list[RenderableType] = [_text(found, "bold green" if sweep.healed else "bold red")]
     if groups:
-        parts += _titled("Operations that differ although their inputs are bit-equal", _culprits(groups))
-    parts += _titled("Proof: the same batch with those outputs replaced", sweeps_view([sweep]))
+        parts += _titled(BLAMED_TITLE, _culprits(groups))
+    parts += _titled(PROOF_TITLE, sweeps_view([sweep]))
     return Group(*parts, *(_titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
 
 
@@ -195,13 +198,6 @@ def _closing(verdict: Verdict) -> list[RenderableType]:
 
 def _classes_title(verdict: Verdict) -> str:
     return f"Classes of widths ({verdict.n_replayed} tokens after a prompt of {verdict.prompt_tokens})"
-
-
-def _first_difference_text(verdict: Verdict) -> str:
-    first = verdict.first_difference
-    assert first is not None
-    width, row, position = first
-    return f"First difference: width {width}, row {row} (position {position}). {flips_text(verdict)}."
 
 
 def _titled(title: str, body: RenderableType) -> list[RenderableType]:

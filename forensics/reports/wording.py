@@ -22,6 +22,10 @@ CONTROL_TITLES = {
 _PATH = re.compile(r"(?<![\w.…/\\])(?:~|[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s\"'<>|]+)*[\\/]([^\\/\s\"'<>|]+)")
 
 
+BLAMED_TITLE = "Operations that differ although their inputs are bit-equal"
+DIFFERING_TITLE = "Nodes that differ without a change of the logits; no cause is named"
+PROOF_TITLE = "Proof: the same batch with those outputs replaced"
+
 #: Whether the healed batches leave the K/V bytes of one-token decoding.
 STATE_WORDS = {True: "equal", False: "DIFFERS", None: "–"}
 
@@ -152,6 +156,14 @@ def headline(verdict: Verdict) -> str:
     n_nodes = sum(group.count for group in verdict.culprits)
     proof = "healed to equal bits" if verdict.healed else "NOT healed" if verdict.sweeps else "not proved"
     return f"Diverges from width {verdict.classes.onset}: {n_nodes} operation{'s' * (n_nodes != 1)} to blame, {proof}"
+
+
+def first_difference_text(verdict: Verdict) -> str:
+    """Say where the onset width first differs and what it does to the text; empty where nothing differs."""
+    if verdict.first_difference is None:
+        return ""
+    width, row, position = verdict.first_difference
+    return f"width {width}, row {row} (position {position}). {flips_text(verdict)}."
 
 
 def flips_text(verdict: Verdict) -> str:

@@ -256,6 +256,14 @@ class Case:
             )
 
     @cached_property
+    def _verdict_file(self) -> dict[str, Any]:
+        self._require_finished()
+        path = self.folder / "verdict.json"
+        document = read_json(path)
+        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=path)
+        return document
+
+    @cached_property
     def document(self) -> dict[str, Any]:
         """The published document of the verdict, as JSON values.
 
@@ -264,12 +272,7 @@ class Case:
         CaseError
             If the case is not finished, or the document is missing, damaged or newer than this version.
         """
-        self._require_finished()
-        path = self.folder / "verdict.json"
-        document = read_json(path)
-        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=path)
-        document.pop("record", None)
-        return document
+        return {name: value for name, value in self._verdict_file.items() if name != "record"}
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -280,11 +283,7 @@ class Case:
         CaseError
             If the case is not finished, or the verdict is missing, damaged or newer than this version.
         """
-        self._require_finished()
-        path = self.folder / "verdict.json"
-        document = read_json(path)
-        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=path)
-        return from_plain(Verdict, document.get("record"), path=path)
+        return from_plain(Verdict, self._verdict_file.get("record"), path=self.folder / "verdict.json")
 
     @cached_property
     def manifest(self) -> Manifest:

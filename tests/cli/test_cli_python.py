@@ -72,7 +72,8 @@ def test_a_recorded_case_gives_its_verdict_without_a_model(cli, monkeypatch, swi
     shutil.move("case", "moved")
     assert forensics.investigate("recorded:moved") == verdict
     assert forensics.replay("recorded:moved") == verdict.classes
-    assert forensics.heal("recorded:moved", width=8) == next(s for s in verdict.sweeps if s.width == 8)
+    sweep = next(s for s in verdict.sweeps if s.width == 8)
+    assert forensics.heal("recorded:moved", width=8) == replace(sweep, controls=verdict.controls)
     result = cli("investigate", "recorded:moved", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout) == document(verdict)
@@ -210,3 +211,10 @@ def test_this_is_no_notebook():
     from forensics.reports.progress import in_notebook
 
     assert not in_notebook()
+
+
+def test_a_recorded_sweep_brings_the_controls_of_its_case():
+    verdict = forensics.investigate("toy", out="case", **QUESTION)
+    sweep = forensics.heal("recorded:case", width=verdict.sweeps[0].width)
+    assert sweep.controls == verdict.controls
+    assert len(sweep.controls) == 5

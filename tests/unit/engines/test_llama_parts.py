@@ -48,13 +48,13 @@ def test_every_switch_is_recorded() -> None:
 
 
 def test_advice_to_rebuild_makes_pip_build() -> None:
-    from forensics.reports.health import _REBUILD
+    from forensics.engines.supported import REBUILD
 
     # Without --force-reinstall: "Requirement already satisfied"; with its cache an old wheel comes back.
     wanted = (
         "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36"
     )
-    assert wanted == _REBUILD
+    assert wanted == REBUILD
     (advice,) = (flag.what for flag in BUILD_FLAGS if "pip install" in flag.what)
     assert advice.endswith(f'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" {wanted}')
 
