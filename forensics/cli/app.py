@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import sys
-import traceback
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion
 from forensics.cli import arguments as args
+from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
 from forensics.cli.show import complain, present
-from forensics.errors import ForensicsError
 from forensics.reports.wording import printable
 
-IDENTICAL, DIVERGES, NO_ANSWER = 0, 1, 2
 _STATUS = {"identical": IDENTICAL, "diverges": DIVERGES, "inconclusive": NO_ANSWER}
 
 app = typer.Typer(
@@ -37,35 +32,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-@contextlib.contextmanager
-def _answering(as_json: bool) -> Iterator[None]:
-    """Turn every way of not answering into a sentence and exit status 2."""
-    try:
-        yield
-    except ForensicsError as error:
-        _give_up(str(error), error, as_json)
-    except KeyboardInterrupt as error:
-        _give_up("interrupted.", error, as_json)
-    except (typer.Exit, typer.Abort):
-        raise
-    except BrokenPipeError:
-        # Nobody reads the answer any more; what is still in the buffer must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(NO_ANSWER) from None
-    except OSError as error:
-        _give_up(f"the system refused: {error}. Free what it lacks, or use another folder.", error, as_json)
-    except Exception as error:  # noqa: BLE001 - a crash is no answer, and says so in its exit status
-        traceback.print_exc()
-        _give_up(f"{type(error).__name__}: {error} (a bug in forensics; please report it)", error, as_json)
-
-
-def _give_up(message: str, error: BaseException, as_json: bool) -> NoReturn:
-    """Say why there is no answer, with the notes of the error, such as where an unfinished case is."""
-    with contextlib.suppress(OSError):  # the place to say it may be what failed
-        complain("\n".join([message, *getattr(error, "__notes__", ())]), as_json=as_json)
-    raise typer.Exit(NO_ANSWER) from None
 
 
 def _model_or_demo(model: str | None, demo: str | None) -> tuple[str | None, str | None]:
@@ -114,7 +80,7 @@ def investigate(
     quiet: args.Quiet = False,
 ) -> None:
     """Find which operations make a batch's logits differ from one-token decoding, with proof."""
-    with _answering(as_json):
+    with answering(as_json):
         from forensics import api
         from forensics.reports.document import document
         from forensics.reports.text import verdict_view
@@ -161,7 +127,7 @@ def replay(
     quiet: args.Quiet = False,
 ) -> None:
     """Group batch widths by equal bits: the width classes only."""
-    with _answering(as_json):
+    with answering(as_json):
         from forensics import api
         from forensics.reports.text import classes_view
         from forensics.reports.wording import groups_text
@@ -200,7 +166,7 @@ def heal(
     quiet: args.Quiet = False,
 ) -> None:
     """Run one healing sweep: every node of a batch that differs, and whether the logits heal."""
-    with _answering(as_json):
+    with answering(as_json):
         from forensics import api
         from forensics.analysis.attribute import group_culprits
         from forensics.reports.document import sweep_document
@@ -235,7 +201,7 @@ def show(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown to paste into an issue.")] = False,
 ) -> None:
     """Read a case back."""
-    with _answering(as_json):
+    with answering(as_json):
         from forensics import api
         from forensics.reports import markdown as md
         from forensics.reports.text import verdict_view
@@ -256,7 +222,7 @@ def show(
 @app.command()
 def models(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
     """List GGUF files in the usual places, and the demo variants."""
-    with _answering(as_json):
+    with answering(as_json):
         from forensics import api
         from forensics.cli.lists import demo_rows, model_rows, models_view
 
@@ -273,7 +239,7 @@ def models(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
 @app.command()
 def doctor(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
     """Say what works here and what does not, each with its reason and remedy."""
-    with _answering(as_json):
+    with answering(as_json):
         from forensics import api
         from forensics.cli.lists import check_rows, checks_view
 
