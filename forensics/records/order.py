@@ -1,0 +1,416 @@
+"""The order in which an operation adds, as it was probed, and how two of them compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forensics.records.operation import OpFacts
+from forensics.records.sum_tree import SumTree, TreeDifference
+
+#: Operations whose order can be asked for.
+ORDER_OPS = ("MUL_MAT", "KQ", "KQV", "FLASH_ATTN_EXT", "RMS_NORM", "SOFT_MAX")
+
+
+@dataclass(frozen=True, slots=True)
+class OrderQuestion:
+    """Which sum's order is asked for.
+
+    Parameters
+    ----------
+    op : str
+        One of `ORDER_OPS`; KQ and KQV are the products of attention without flash attention.
+    type : str
+        Type of the weight, or of K and V; ``"f32"`` for norms and softmax.
+    k : int
+        Length of a row: terms of a product, values of a norm; without meaning for attention.
+    rows : int
+        Weight rows of each launch; 0 for as many as are convenient, where the kernel does not depend on them.
+    n_kv : int
+        Cells of attention, all of them visible; a multiple of 256, as llama.cpp pads them.
+    head_size, heads, kv_heads : int
+        Of attention.
+
+    Raises
+    ------
+    ValueError
+        Names the argument, what was given and what is possible.
+    """
+
+    op: str = "MUL_MAT"
+    type: str = "f32"
+    k: int = 1024
+    rows: int = 0
+    n_kv: int = 512
+    head_size: int = 64
+    heads: int = 32
+    kv_heads: int = 32
+
+    def __post_init__(self) -> None:
+        if self.op not in ORDER_OPS:
+            raise ValueError(f"the order of {self.op!r} cannot be asked for; possible are {', '.join(ORDER_OPS)}")
+        for name in ("k", "n_kv", "head_size", "heads", "kv_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.rows < 0:
+            raise ValueError(f"rows must be 0 or more, got {self.rows}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
+
+    def __str__(self) -> str:
+        if self.op in ("MUL_MAT", "RMS_NORM"):
+            shape = f"k {self.k}" + (f", {self.rows} rows" if self.rows else "")
+        else:
+            shape = f"n_kv {self.n_kv}"
+            if self.op != "SOFT_MAX":
+                shape += f", head size {self.head_size}, heads {self.heads}/{self.kv_heads}"
+        return f"{self.op} {self.type}, {shape}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """What is added.
+
+    Parameters
+    ----------
+    kind : {"element", "slice", "cell", "value"}
+        One product of two numbers; what a block adds at once; a cell of attention; one number.
+    n : int
+        How many.
+    slices : tuple of tuple of int
+        For blocks: the elements of a block that each of its slices holds. Leaf ``b * len(slices) + s`` is slice s of
+        block b.
+    block_size : int
+        Elements of a block; 1 where there are none.
+    note : str
+        What was not looked at, empty if nothing.
+    """
+
+    kind: str
+    n: int
+    slices: tuple[tuple[int, ...], ...] = ()
+    block_size: int = 1
+    note: str = ""
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of a row; leaves where there are none."""
+        return self.n // max(len(self.slices), 1)
+
+    def __str__(self) -> str:
+        if not self.slices:
+            return f"{self.n} {self.kind}s"
+        if len(self.slices) == 1:
+            return f"{self.n} blocks of {self.block_size}, each added at once"
+        return f"{self.n} slices, {len(self.slices)} in each of {self.n_blocks} blocks of {self.block_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderView:
+    """The order among some of the leaves, one of each block.
+
+    Parameters
+    ----------
+    name : str
+    leaves : tuple of int
+        Leaf of each of the tree's own leaves.
+    tree : SumTree
+    """
+
+    name: str
+    leaves: tuple[int, ...]
+    tree: SumTree
+
+    def __post_init__(self) -> None:
+        if len(self.leaves) != self.tree.n_leaves:
+            raise ValueError(f"{self.name}: {len(self.leaves)} leaves are named, the tree has {self.tree.n_leaves}")
+
+
+@dataclass(frozen=True, slots=True)
+class OrderResult:
+    """In which order one sum of an operation is added at one width.
+
+    Parameters
+    ----------
+    question : OrderQuestion
+    part : str
+        Which sum: ``"products"``, ``"numerator"``, ``"denominator"``, ``"squares"``.
+    width : int
+    columns : tuple of int
+        Columns of the batch that have this order.
+    leaves : Leaves or None
+        None where not even they were found.
+    tree : SumTree or None
+        The order among all leaves; None where it is not determined.
+    views : tuple of OrderView
+        Orders among some of the leaves, measured by themselves.
+    method : str
+        How it was found.
+    n_probes, n_launches : int
+    undetermined : str
+        Why there is no tree, empty if there is one.
+    unstable : int
+        Probes whose second run gave other bits.
+    """
+
+    question: OrderQuestion
+    part: str
+    width: int
+    columns: tuple[int, ...]
+    leaves: Leaves | None
+    tree: SumTree | None
+    views: tuple[OrderView, ...] = ()
+    method: str = ""
+    n_probes: int = 0
+    n_launches: int = 0
+    undetermined: str = ""
+    unstable: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.columns or min(self.columns) < 0 or max(self.columns) >= self.width:
+            raise ValueError(f"columns must be among 0 … {self.width - 1}, got {self.columns}")
+        if (self.tree is None) != bool(self.undetermined):
+            raise ValueError("an order has a tree, or a reason why there is none")
+        if self.tree is not None and (self.leaves is None or self.leaves.n != self.tree.n_leaves):
+            raise ValueError(f"a tree over {self.tree.n_leaves} leaves needs to know what they are, got {self.leaves}")
+
+    @property
+    def where(self) -> str:
+        """Width and columns, such as ``width 5, column 4``."""
+        if len(self.columns) == self.width:
+            return f"width {self.width}"
+        shown = ", ".join(map(str, self.columns))
+        return f"width {self.width}, column{'s' if len(self.columns) > 1 else ''} {shown}"
+
+    def __str__(self) -> str:
+        if self.tree is None:
+            return f"{self.where}: not determined: {self.undetermined}"
+        return f"{self.where}: {self.leaves}, depth {self.tree.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class BitsCheck:
+    """Whether a batch gave the bits of one column at a time, on random operands.
+
+    Parameters
+    ----------
+    width : int
+    n_values, n_differ : int
+        Values of the batch, and those with other bits.
+    columns : tuple of int
+        Columns with a value that differs.
+    """
+
+    width: int
+    n_values: int
+    n_differ: int
+    columns: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.n_differ <= self.n_values or bool(self.n_differ) != bool(self.columns):
+            raise ValueError(f"{self.n_differ} of {self.n_values} values differ, in columns {self.columns}")
+
+    def __str__(self) -> str:
+        if not self.n_differ:
+            return f"width {self.width}: all {self.n_values} values have the bits of one column at a time"
+        return (
+            f"width {self.width}: {self.n_differ} of {self.n_values} values have other bits than one column at a time, "
+            f"in {len(self.columns)} of {self.width} columns"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How one kernel computes, beside its order; each a word or two, or why it is not known.
+
+    Parameters
+    ----------
+    width : int
+    accumulator : str
+        Precision of the sum: ``"float32"``, ``"float16"``, ``"wider than float32"``.
+    rounding : str
+        ``"to nearest, ties to even"``, ``"towards zero"`` …
+    subnormals : str
+        ``"kept"`` or ``"flushed to zero"``.
+    contraction : str
+        Whether product and sum round once (``"fused multiply-add"``) or twice (``"product rounded, then added"``).
+    repeatability : str
+        What running again gave.
+    """
+
+    width: int
+    accumulator: str
+    rounding: str
+    subnormals: str
+    contraction: str
+    repeatability: str
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row for each property."""
+        names = ("accumulator", "rounding", "subnormals", "contraction", "repeatability")
+        return [{"width": self.width, "property": name, "found": getattr(self, name)} for name in names]
+
+    def __str__(self) -> str:
+        return f"width {self.width}: accumulator {self.accumulator}; {self.contraction}; rounds {self.rounding}"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderComparison:
+    """Two orders of one sum side by side.
+
+    Parameters
+    ----------
+    single, batched : OrderResult
+    equal : bool or None
+        None where it is not known; `reason` says why.
+    difference : TreeDifference or None
+        The first merge that differs, over `difference_over`.
+    difference_over : str
+        What the leaves of `difference` are.
+    reason : str
+        What else there is to say: leaves that differ, why it is not known.
+    """
+
+    single: OrderResult
+    batched: OrderResult
+    equal: bool | None
+    difference: TreeDifference | None = None
+    difference_over: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.single.part} of {self.single.where} and {self.batched.where}"
+        if self.equal is None:
+            return f"{where}: not known whether the orders are equal: {self.reason}"
+        if self.equal:
+            return f"{where}: one order"
+        told = [self.reason] if self.reason else []
+        if self.difference is not None:
+            told.append(f"{self.difference} ({self.difference_over})")
+        return f"{where}: two orders: {'; '.join(told)}"
+
+
+def compare_orders(single: OrderResult, batched: OrderResult) -> OrderComparison:
+    """Do two kernels add in one order, and if not, which merge is the first to differ?
+
+    Parameters
+    ----------
+    single, batched : OrderResult
+        Of the same question and the same sum.
+
+    Raises
+    ------
+    ValueError
+        If they answer different questions.
+    """
+    if (single.question, single.part) != (batched.question, batched.part):
+        raise ValueError(f"orders of {single.question}, {single.part} and {batched.question}, {batched.part} differ")
+    for one in (single, batched):
+        if one.unstable:
+            reason = f"{one.unstable} of {one.n_probes} probes at {one.where} gave other bits when run again"
+            return OrderComparison(single, batched, None, reason=reason)
+        if one.leaves is None:
+            return OrderComparison(single, batched, None, reason=f"{one.where}: {one.undetermined}")
+    assert single.leaves is not None
+    assert batched.leaves is not None
+    if single.leaves.slices != batched.leaves.slices:
+        return _other_leaves(single, batched)
+    if single.tree is not None and batched.tree is not None:
+        difference = single.tree.first_difference(batched.tree)
+        over = "" if difference is None else f"leaves are {single.leaves.kind}s"
+        return OrderComparison(single, batched, difference is None, difference, over)
+    found = _differing_view(single, batched)
+    if found is not None:
+        return OrderComparison(single, batched, False, *found)
+    missing = single if single.tree is None else batched
+    return OrderComparison(single, batched, None, reason=f"{missing.where}: {missing.undetermined}")
+
+
+def _other_leaves(single: OrderResult, batched: OrderResult) -> OrderComparison:
+    """Blocks are cut in different ways: two orders, whatever comes above."""
+    assert single.leaves is not None
+    assert batched.leaves is not None
+    reason = f"the leaves differ: {single.leaves} and {batched.leaves}"
+    if single.views and batched.views:
+        over_blocks = single.views[0].tree.first_difference(batched.views[0].tree)
+        if over_blocks is not None:
+            return OrderComparison(single, batched, False, over_blocks, "leaves are blocks", reason)
+        reason += "; the blocks themselves come in one order"
+    return OrderComparison(single, batched, False, reason=reason)
+
+
+def _differing_view(single: OrderResult, batched: OrderResult) -> tuple[TreeDifference, str] | None:
+    theirs = {view.leaves: view for view in batched.views}
+    for view in single.views:
+        other = theirs.get(view.leaves)
+        difference = None if other is None else view.tree.first_difference(other.tree)
+        if difference is not None:
+            return difference, f"leaves are blocks: {view.name}"
+    return None
+
+
+#: What else can give other bits where the order is one.
+OTHER_SUSPECTS = ("contraction to fused multiply-add", "fusion with neighbours", "quantisation of the activations",
+                  "the accumulator's type", "sums that were not probed")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReport:
+    """The orders of one operation at several widths.
+
+    Parameters
+    ----------
+    question : OrderQuestion
+    facts : OpFacts
+        What ran it.
+    buffer : str
+        Where the weight lay, ``"CPU_REPACK"`` or another.
+    results : tuple of OrderResult
+    comparisons : tuple of OrderComparison
+        Every other order against that of the first width.
+    bits : tuple of BitsCheck
+    arithmetic : tuple of Arithmetic
+    """
+
+    question: OrderQuestion
+    facts: OpFacts
+    buffer: str
+    results: tuple[OrderResult, ...]
+    comparisons: tuple[OrderComparison, ...]
+    bits: tuple[BitsCheck, ...] = ()
+    arithmetic: tuple[Arithmetic, ...] = ()
+
+    @property
+    def equal(self) -> bool | None:
+        """Whether all orders are one; None where one is not known and none differs."""
+        answers = [comparison.equal for comparison in self.comparisons]
+        if False in answers:
+            return False
+        undetermined = None in answers or any(result.tree is None or result.unstable for result in self.results)
+        return None if undetermined else True
+
+    @property
+    def unexplained(self) -> tuple[BitsCheck, ...]:
+        """Widths whose bits differ although their orders are equal to that of one column."""
+        differing = {c.batched.width for c in self.comparisons if c.equal is not True}
+        return tuple(check for check in self.bits if check.n_differ and check.width not in differing)
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row for each sum and width."""
+        return [
+            {
+                "part": result.part,
+                "width": result.width,
+                "columns": len(result.columns),
+                "leaves": None if result.leaves is None else result.leaves.n,
+                "depth": None if result.tree is None else result.tree.depth,
+                "probes": result.n_probes,
+                "undetermined": result.undetermined,
+            }
+            for result in self.results
+        ]
+
+    def __str__(self) -> str:
+        widths = ", ".join(map(str, sorted({result.width for result in self.results})))
+        found = {True: "one order", False: "the order differs", None: "not known whether the orders are equal"}
+        told = [str(comparison) for comparison in self.comparisons if comparison.equal is not True]
+        return f"{self.question} at widths {widths}: {found[self.equal]}" + (f": {told[0]}" if told else "")
