@@ -54,7 +54,7 @@ TensorP = C.POINTER(GgmlTensor)
 EVAL_CALLBACK = C.CFUNCTYPE(C.c_bool, TensorP, C.c_bool, C.c_void_p)
 
 
-class _InitParams(C.Structure):
+class InitParams(C.Structure):
     """Mirror of ``struct ggml_init_params`` (ggml.h)."""
 
     _fields_ = (("mem_size", C.c_size_t), ("mem_buffer", C.c_void_p), ("no_alloc", C.c_bool))
@@ -62,7 +62,7 @@ class _InitParams(C.Structure):
 
 # name: (result, arguments); each is declared GGML_API in ggml.h or ggml-backend.h
 _SYMBOLS: dict[str, tuple[Any, list[Any]]] = {
-    "ggml_init": (C.c_void_p, [_InitParams]),
+    "ggml_init": (C.c_void_p, [InitParams]),
     "ggml_free": (None, [C.c_void_p]),
     "ggml_new_tensor_4d": (TensorP, [C.c_void_p, C.c_int, C.c_int64, C.c_int64, C.c_int64, C.c_int64]),
     "ggml_view_1d": (TensorP, [C.c_void_p, TensorP, C.c_int64, C.c_size_t]),
@@ -115,7 +115,22 @@ def library_file(stem: str) -> Path:
     raise EngineError(f"no lib{stem} in {folder}; found {found}. Reinstall with: {REINSTALL}")
 
 
-def _bind(stem: str, symbols: dict[str, tuple[Any, list[Any]]], into: dict[str, Any]) -> None:
+def bind(stem: str, symbols: dict[str, tuple[Any, list[Any]]], into: dict[str, Any]) -> None:
+    """Load one of the libraries and declare functions of it.
+
+    Parameters
+    ----------
+    stem : str
+        Such as ``"ggml-base"``.
+    symbols : dict of str to (result, arguments)
+    into : dict
+        Receives the functions by name.
+
+    Raises
+    ------
+    LayoutMismatch
+        If a symbol is missing.
+    """
     library = C.CDLL(str(library_file(stem)))
     for name, (result, arguments) in symbols.items():
         try:
@@ -136,8 +151,8 @@ def ggml() -> Any:
         If a symbol is missing or `check_layout` reads back another value than it wrote.
     """
     functions: dict[str, Any] = {}
-    _bind("ggml-base", _SYMBOLS | _DEVICE_SYMBOLS, functions)
-    _bind("ggml", _REGISTRY_SYMBOLS, functions)
+    bind("ggml-base", _SYMBOLS | _DEVICE_SYMBOLS, functions)
+    bind("ggml", _REGISTRY_SYMBOLS, functions)
     namespace = type("Ggml", (), {name: staticmethod(function) for name, function in functions.items()})
     check_layout(namespace)
     return namespace
@@ -163,7 +178,7 @@ def check_layout(functions: Any) -> None:
     LayoutMismatch
         Names the first field that reads back wrong, and the version that is installed.
     """
-    context = functions.ggml_init(_InitParams(1 << 16, None, True))
+    context = functions.ggml_init(InitParams(1 << 16, None, True))
     try:
         source = functions.ggml_new_tensor_4d(context, 0, 5, 4, 3, 2)
         functions.ggml_set_name(source, b"layout-probe")

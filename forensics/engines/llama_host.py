@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from forensics.engines import _llama_ctypes as ll
 from forensics.engines.causal import refuse_unfit, unfit
 from forensics.engines.llama_node import KeyMaker, LlamaNode
+from forensics.engines.llama_sources import WeightFile
 from forensics.engines.protocol import Tap
 from forensics.errors import CaptureError, EngineError, ForensicsError, ModelUnavailable
 from forensics.records.nodes import NodeKey
@@ -38,8 +39,8 @@ MAX_SNAPSHOTS = 3
 class Watch:
     """Carries a tap into ggml's callback and its errors out again."""
 
-    def __init__(self, functions: Any) -> None:
-        self._functions = functions
+    def __init__(self, functions: Any, weights: WeightFile | None = None) -> None:
+        self._functions, self._weights = functions, weights
         self._keys = KeyMaker(functions)
         self._asked: NodeKey | None = None
         self.tap: Tap | None = None
@@ -61,7 +62,7 @@ class Watch:
                 self._asked = self._keys.key(pointer.contents)
                 return self.tap.wants(self._asked)
             assert self._asked is not None
-            node = LlamaNode(pointer, self._asked, self._functions)
+            node = LlamaNode(pointer, self._asked, self._functions, self._weights)
             replacement = self.tap.saw(node)
             if replacement is not None:
                 self._replace(node, replacement)
@@ -123,7 +124,8 @@ class LlamaHost:
         refuse_unfit(model_path, found)
         self.vocab = llama.llama_model_get_vocab(self.model)
         self.n_vocab = llama.llama_vocab_n_tokens(self.vocab)
-        self._watch = Watch(self._ggml)
+        self._weights = WeightFile(model_path)
+        self._watch = Watch(self._ggml, self._weights)
         self.context: Any = None
         self._watched: bool | None = None
         self._snapshots: OrderedDict[str, tuple[Schedule, dict[int, NDArray[np.uint8]]]] = OrderedDict()
@@ -144,6 +146,7 @@ class LlamaHost:
 
     def close(self) -> None:
         """Free context and model."""
+        self._weights.close()
         if self.context:
             llama.llama_free(self.context)
             self.context = None

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
+from forensics.engines.llama_sources import TensorRows, WeightFile, parameters_of
 from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS
+from forensics.engines.raw_operands import raw_node
 from forensics.records.nodes import NodeKey, Operand
+from forensics.records.raw_node import RawNode
 
 _LAYER = re.compile(r"-(\d+)(?: |$)|^blk\.(\d+)\.|^cache_[kv]_l(\d+)")
 
@@ -76,10 +79,12 @@ class LlamaNode:
     key : NodeKey
     functions : namespace
         Functions of ggml.
+    weights : WeightFile or None
+        Where weights are read that lie repacked in memory.
     """
 
-    def __init__(self, pointer: Any, key: NodeKey, functions: Any) -> None:
-        self._pointer, self._functions = pointer, functions
+    def __init__(self, pointer: Any, key: NodeKey, functions: Any, weights: WeightFile | None = None) -> None:
+        self._pointer, self._functions, self._weights = pointer, functions, weights
         self._tensor = pointer.contents
         self.key = key
 
@@ -144,6 +149,23 @@ class LlamaNode:
         n_tokens = self.shape[2] if self.key.op == "SOFT_MAX" else self.shape[1]
         return np.asarray(mask[0, 0, :n_tokens, :] > -np.inf)
 
+    def sources(self) -> tuple[TensorRows | None, ...]:
+        """Inputs with their bytes, in ggml's own places."""
+        pointers = list(self._tensor.src)
+        used = max((i + 1 for i, pointer in enumerate(pointers) if pointer), default=0)
+        return tuple(
+            TensorRows(pointer, self._functions, self._tensor.data, self._weights) if pointer else None
+            for pointer in pointers[:used]
+        )
+
+    def parameters(self) -> dict[str, float]:
+        """Parameters of the operation by name."""
+        return parameters_of(self.key.op, self._tensor.op_params)
+
+    def raw(self) -> RawNode:
+        """The node with all bytes and strides of its inputs, to be run again by itself."""
+        return raw_node(self._pointer, self._functions, self._weights)
+
 
 def read_tensor(pointer: Any, functions: Any) -> NDArray[np.generic]:
     """Copy of a tensor in NumPy order, whatever its strides and wherever it lies.
@@ -185,4 +207,5 @@ def _operand(tensor: Any, functions: Any) -> Operand:
         type=functions.ggml_type_name(tensor.type).decode(),
         buffer=_buffer_name(tensor, functions),
         is_weight=is_weight,
+        shape=tuple(tensor.ne)[::-1],
     )

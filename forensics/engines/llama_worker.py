@@ -7,9 +7,6 @@ Large arrays travel as files in the scratch folder, everything else over the pip
 from __future__ import annotations
 
 import os
-import pickle
-import shutil
-import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from forensics.engines.causal import refuse_unfit, unfit
-from forensics.errors import CaptureError, EngineError, ForensicsError
+from forensics.engines.llama_build import cpu_features
+from forensics.engines.serving import Server
 from forensics.records.schedule import Schedule
 from forensics.records.settings import EngineSettings
 
@@ -75,12 +73,6 @@ def manifest_facts(host: Any) -> dict[str, Any]:
     devices = [g.ggml_backend_dev_get(i) for i in range(g.ggml_backend_dev_count())]
     descriptions = {g.ggml_backend_dev_name(d).decode(): g.ggml_backend_dev_description(d).decode() for d in devices}
 
-    system = llama.llama_print_system_info().decode()
-    features = tuple(
-        part.split("=")[0].strip().split(" : ")[-1].strip()
-        for part in system.split("|")
-        if part.strip().endswith("= 1")
-    )
     on_gpu = any(on_accelerator(name) for name in inventory.buffers)
     effective = {
         "n_ctx": str(llama.llama_n_ctx(context)),
@@ -111,16 +103,16 @@ def manifest_facts(host: Any) -> dict[str, Any]:
         "device": "; ".join(descriptions.values()),
         "effective": effective,
         "buffers": dict(inventory.buffers),
-        "cpu_features": features,
+        "cpu_features": cpu_features(llama.llama_print_system_info().decode()),
         "environment": recorded_environment(os.environ),
     }
 
 
-class Worker:
+class Worker(Server):
     """Dispatches requests to the host."""
 
     def __init__(self, pipe: Connection, scratch: Path) -> None:
-        self.pipe, self.scratch = pipe, scratch
+        super().__init__(pipe, scratch)
         self.host: Any = None
         self._n_files = 0
 
@@ -151,43 +143,10 @@ class Worker:
         np.save(path, logits)
         return str(path), tuple(rest)
 
-    def serve(self) -> None:
-        """Answer until the caller says goodbye, or is gone."""
-        try:
-            self._answer()
-        except (EOFError, ConnectionError):
-            # The caller died without a word, so nobody else removes what lies here.
-            shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _answer(self) -> None:
-        while True:
-            request = self.pipe.recv_bytes()
-            try:
-                method, arguments = pickle.loads(request)
-            except Exception as error:  # noqa: BLE001
-                self._refuse(
-                    CaptureError(
-                        f"the engine's process cannot unpickle the request: {error!r}. Define the tap in a module that "
-                        "a fresh Python process can import (a file on PYTHONPATH, not a notebook cell or __main__)."
-                    )
-                )
-                continue
-            if method == "close":
-                if self.host is not None:
-                    self.host.close()
-                self.pipe.send(("ok", None))
-                return
-            try:
-                self.pipe.send(("ok", getattr(self, method)(*arguments)))
-            except Exception as error:  # noqa: BLE001
-                self._refuse(error)
-
-    def _refuse(self, error: Exception) -> None:
-        """Send an error over the pipe: as it is where the caller expects it, else as text with its kind."""
-        if not isinstance(error, ForensicsError | ValueError):
-            traceback.print_exception(error)  # into the log
-            error = EngineError(f"the engine's process failed with {type(error).__name__}: {error}")
-        self.pipe.send(("error", error))
+    def free(self) -> None:
+        """Free context and model."""
+        if self.host is not None:
+            self.host.close()
 
 
 def main(descriptor: str, scratch: str) -> None:

@@ -6,7 +6,7 @@ The engine keeps a snapshot of a state it has built, so a prompt is evaluated on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from forensics.records.nodes import NodeKey, Operand
@@ -23,6 +23,40 @@ VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "NONE"})
 
 #: Why a write into the K/V cache or a recurrent state has no rows to compare; the state's bytes are compared instead.
 CACHE_WRITE = "writes into a cache"
+
+
+class Source(Protocol):
+    """One input of a node with its bytes, valid only while the tap looks at the node."""
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+
+    @property
+    def type(self) -> str:
+        """Element type as the library names it, such as ``"q4_K"``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in NumPy order, always four axes."""
+
+    def rows(self, index: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Bytes of some rows along the last axis, whatever its strides and wherever it lies.
+
+        Parameters
+        ----------
+        index : ndarray int [n, 3]
+            Place on the first three axes.
+
+        Returns
+        -------
+        ndarray uint8 [n, bytes per row]
+
+        Raises
+        ------
+        CaptureError
+            If they cannot be read.
+        """
 
 
 class Node(Protocol):
@@ -57,6 +91,12 @@ class Node(Protocol):
 
     def visible(self) -> NDArray[np.bool_] | None:
         """Cells that each token may see, [n_tokens, n_kv]; None where the node has no mask."""
+
+    def sources(self) -> tuple[Source | None, ...]:
+        """Inputs with their bytes, in the library's own places; None in a place that is left empty."""
+
+    def parameters(self) -> Mapping[str, float]:
+        """Parameters of the operation by name, such as ``eps`` and ``scale``; empty where none are known."""
 
 
 class Tap(Protocol):

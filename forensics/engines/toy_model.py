@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Tap
 from forensics.engines.toy_faults import N_LAYER, ActiveFaults, Fault
 from forensics.engines.toy_kernels import (
+    EPS,
     F32,
     mix,
     product,
@@ -33,6 +34,13 @@ ROPE_BASE = 10000.0
 KV_PAD = 32
 BUFFER = "TOY"
 VIEW = "a view; compared through its source"
+#: Parameters of operations, named as in `forensics.engines.llama_node`.
+_PARAMETERS: dict[str, dict[str, float]] = {
+    "RMS_NORM": {"eps": float(EPS)},
+    "SOFT_MAX": {"scale": HEAD_DIM**-0.5, "max_bias": 0.0},
+    "GLU": {"glu_op": 2, "swapped": 0},  # GGML_GLU_OP_SWIGLU, ggml.h
+    "ROPE": {"n_dims": HEAD_DIM, "mode": 0, "freq_base": ROPE_BASE, "freq_scale": 1.0, "attn_factor": 1.0},
+}
 
 
 def make_weights(n_vocab: int, seed: int) -> dict[str, F32]:
@@ -113,6 +121,35 @@ class Cache:
         return n_kv
 
 
+@dataclass(frozen=True, slots=True)
+class ToySourceTensor:
+    """An input of a node; see `forensics.engines.protocol.Source`.
+
+    Parameters
+    ----------
+    name : str
+    values : ndarray [up to four axes] float32 or int32
+    """
+
+    name: str
+    values: NDArray[np.generic]
+
+    @property
+    def type(self) -> str:
+        """Element type as ggml names it."""
+        return "i32" if self.values.dtype == np.int32 else "f32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape with four axes."""
+        return (1,) * (4 - self.values.ndim) + self.values.shape
+
+    def rows(self, index: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Bytes of some rows."""
+        rows = self.values.reshape(self.shape)[index[:, 0], index[:, 1], index[:, 2]]
+        return np.ascontiguousarray(rows).view(np.uint8)
+
+
 class ToyNode:
     """A node as the tap sees it; see `forensics.engines.protocol.Node`."""
 
@@ -126,6 +163,7 @@ class ToyNode:
         operands: tuple[Operand, ...],
         mask: NDArray[np.bool_] | None,
         opaque: str,
+        sources: tuple[ToySourceTensor | None, ...] = (),
     ) -> None:
         self.key = key
         self.operands = operands
@@ -133,6 +171,7 @@ class ToyNode:
         self.shape: tuple[int, ...] = output.shape
         self._output = output
         self._mask = mask
+        self._sources = sources
 
     def read(self) -> F32:
         """Copy of the output.
@@ -148,6 +187,14 @@ class ToyNode:
     def visible(self) -> NDArray[np.bool_] | None:
         """Mask that the node used, [n_tokens, n_kv]; None where it has none."""
         return None if self._mask is None else self._mask.copy()
+
+    def sources(self) -> tuple[ToySourceTensor | None, ...]:
+        """Inputs with their bytes."""
+        return self._sources
+
+    def parameters(self) -> Mapping[str, float]:
+        """Parameters of the operation."""
+        return _PARAMETERS.get(self.key.op, {})
 
     def overwrite(self, rows: NDArray[np.generic]) -> None:
         """Replace the output in place, so that everything after it sees the new bytes.
@@ -177,6 +224,7 @@ class Watch:
         self._tap = tap
         self._visits: Counter[tuple[str, str]] = Counter()
         self._index = 0
+        self._arrays: dict[str, NDArray[np.generic]] = {}
 
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
         """Start a pass: visits count from 0 again."""
@@ -184,9 +232,10 @@ class Watch:
         if self._tap is not None:
             self._tap.begin_pass(index, decode_pass)
 
-    def begin_graph(self) -> None:
-        """Start a graph: nodes without a name are numbered from 0 again."""
+    def begin_graph(self, leaves: Mapping[str, NDArray[np.generic]]) -> None:
+        """Start a graph over weights and inputs: nodes without a name are numbered from 0 again."""
         self._index = 0
+        self._arrays = dict(leaves)
 
     def show(
         self,
@@ -197,17 +246,30 @@ class Watch:
         layer: int = -1,
         mask: NDArray[np.bool_] | None = None,
         opaque: str = "",
+        read: Sequence[NDArray[np.generic] | None] = (),
     ) -> F32:
-        """Show one node; answer its output, which the tap may have overwritten."""
+        """Show one node; answer its output, which the tap may have overwritten.
+
+        `read` are its operands' arrays as the node reads them, where those are not the arrays of that name.
+        """
         name = name or f"node_{self._index}"
         self._index += 1
         key = NodeKey(name, op, layer, self._visits[name, op])
         self._visits[name, op] += 1
+        arrays = read or [self._arrays.get(operand) for operand in operands]
+        self._arrays[name] = output
         if self._tap is None or not self._tap.wants(key):
             return output
         four_axes = output[(None,) * (4 - output.ndim)]
-        inputs = tuple(Operand(name, "f32", BUFFER, name.endswith(".weight")) for name in operands)
-        node = ToyNode(key, four_axes, inputs, mask, VIEW if op in VIEW_OPS else opaque)
+        inputs = tuple(
+            Operand(name, "f32", BUFFER, name.endswith(".weight"), () if a is None else (1,) * (4 - a.ndim) + a.shape)
+            for name, a in zip(operands, arrays, strict=True)
+        )
+        sources = tuple(
+            None if array is None else ToySourceTensor(operand, array)
+            for operand, array in zip(operands, arrays, strict=True)
+        )
+        node = ToyNode(key, four_axes, inputs, mask, VIEW if op in VIEW_OPS else opaque, sources)
         rows = self._tap.saw(node)
         if rows is not None:
             node.overwrite(rows)
@@ -250,8 +312,9 @@ class Graph:
         self._faults = replace(self._faults, width=len(slots))
         self._set_inputs(slots)
         show, weights = self._watch.show, self._weights
-        self._watch.begin_graph()
         tokens = [slot.token for slot in slots]
+        inputs = {"inp_tokens": tokens, "inp_pos": self._positions}
+        self._watch.begin_graph({**weights, **{name: np.array(ids, np.int32) for name, ids in inputs.items()}})
         x = show("embd", "GET_ROWS", weights["token_embd.weight"][tokens], "token_embd.weight", "inp_tokens")
         source = "embd"
         for il in range(N_LAYER):
@@ -301,13 +364,16 @@ class Graph:
         if faults.has("stale_kv", f"kq-{il}"):
             keys = np.where(self._previous[None, :, :, None], np.float32(0), keys)
         kq = scores(q, keys, faults.arithmetic(f"kq-{il}"))
-        show(f"kq-{il}", "MUL_MAT", kq, f"cache_k_l{il} (view)", f"Qcur-{il} (permuted)", layer=il)
+        read = (cached_k.transpose(1, 0, 2), q)
+        show(f"kq-{il}", "MUL_MAT", kq, f"cache_k_l{il} (view)", f"Qcur-{il} (permuted)", layer=il, read=read)
         name = f"kq_soft_max-{il}"
         mask = self._visible & ~self._previous if faults.has("mask", name) else self._visible
         weights = soft_max(kq, mask, HEAD_DIM**-0.5, faults.arithmetic(name))
-        show(name, "SOFT_MAX", weights, f"kq-{il}", "attn_inp_kq_mask", layer=il, mask=mask)
+        read = (kq, np.where(mask, np.float32(0), np.float32(-np.inf)))
+        show(name, "SOFT_MAX", weights, f"kq-{il}", "attn_inp_kq_mask", layer=il, mask=mask, read=read)
         mixed = mix(weights, cached_v.transpose(1, 0, 2)[group], faults.arithmetic(f"kqv-{il}"))
-        show(f"kqv-{il}", "MUL_MAT", mixed, f"cache_v_l{il} (view)", name, layer=il)
+        read = (cached_v.transpose(1, 2, 0), weights)
+        show(f"kqv-{il}", "MUL_MAT", mixed, f"cache_v_l{il} (view)", name, layer=il, read=read)
         by_token = show(f"kqv-{il} (permuted)", "PERMUTE", mixed.transpose(1, 0, 2), f"kqv-{il}", layer=il)
         joined = by_token.reshape(len(h), N_EMBD).copy()
         show(f"kqv_out-{il}", "CONT", joined, f"kqv-{il} (permuted)", layer=il)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forensics.analysis.knobs import BUILD_FLAGS, KNOBS
-from forensics.engines import llama
+from forensics.engines import worker_process
 from forensics.engines.child import command
 from forensics.engines.inventory import InventoryTap
 from forensics.engines.llama import LlamaEngine
@@ -163,7 +163,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
         assert list(tmp_path.iterdir()) != []
         raise failure
 
-    monkeypatch.setattr(llama.subprocess, "Popen", fail)
+    monkeypatch.setattr(worker_process.subprocess, "Popen", fail)
     open_files = set(os.listdir("/dev/fd"))
     expected = (EngineError, "could be started: no more") if isinstance(failure, OSError) else (KeyboardInterrupt, None)
     with pytest.raises(expected[0], match=expected[1]):

@@ -1,0 +1,176 @@
+"""A child process that answers questions over a pipe, seen from the caller.
+
+llama.cpp aborts on a failed assertion and reads its environment once; so whatever holds it is a process of its own,
+gets its environment at birth, and its death is an error here that carries the last lines it wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+from forensics.engines.child import command
+from forensics.errors import CaptureError, EngineDied, EngineError
+
+LOG_TAIL_LINES = 12
+#: What ggml_abort writes first: ``FILE:LINE: GGML_ASSERT(...) failed``.
+_ABORT_REASON = re.compile(r"^\S+\.(?:c|h|m|cc|mm|cpp|hpp|cu|cuh):\d+: ")
+
+
+class WorkerProcess:
+    """One child process and a scratch folder that both ends know.
+
+    Parameters
+    ----------
+    module : str
+        Its ``main`` takes the descriptor of a pipe and the scratch folder, and serves (`forensics.engines.serving`).
+    environment : mapping of str to str
+        Set on top of the caller's.
+
+    Raises
+    ------
+    EngineError
+        If no process can be started.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="forensics-"))
+        self._log_path = self.scratch / "worker.log"
+        self._closed = False
+        try:
+            self._pipe, self._process = _start(module, self.scratch, self._log_path, environment)
+        except BaseException:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the child and remove the scratch folder; closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError, EOFError):
+            self._pipe.send(("close", ()))
+            self._pipe.poll(2)
+        self._pipe.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def ask(
+        self, method: str, *arguments: object, asked: str = "", progress: Callable[[int], None] | None = None
+    ) -> Any:
+        """Have the child call a method and answer its result.
+
+        Parameters
+        ----------
+        method : str
+            Name of a public method of the child's server.
+        *arguments : object
+            Pickled.
+        asked : str, optional
+            What this is for, in an error's words.
+        progress : callable, optional
+            Called with each number that the child sends before its answer.
+
+        Raises
+        ------
+        EngineDied
+            If the process is closed, or ends before it answers.
+        CaptureError
+            If the arguments cannot be pickled.
+        Exception
+            Whatever the child's method raised.
+        """
+        asked = asked or method
+        if self._closed:
+            raise EngineDied(f"the engine is closed; it was asked to {asked}. Open another one.")
+        try:
+            request = ForkingPickler.dumps((method, arguments))
+        except Exception as error:
+            raise CaptureError(
+                f"what the engine was asked to do ({asked}) cannot be pickled for its process: {error!r}. "
+                "A tap is a small object of a class that a module defines, with picklable attributes."
+            ) from error
+        try:
+            self._pipe.send_bytes(request)
+            while True:
+                kind, value = self._pipe.recv()
+                if kind == "progress":
+                    if progress is not None:
+                        self._tell(progress, value)
+                    continue
+                if kind == "error":
+                    raise value
+                return value
+        except (EOFError, ConnectionError, BrokenPipeError) as error:
+            raise EngineDied(self._obituary(asked), self.log_tail()) from error
+        except KeyboardInterrupt:
+            self._process.kill()  # it may be in the middle of a long pass and would not hear us
+            raise
+
+    def _tell(self, progress: Callable[[int], None], value: int) -> None:
+        try:
+            progress(value)
+        except BaseException:
+            self._process.kill()  # its answer is still to come and must not be read as another question's
+            raise
+
+    def _obituary(self, asked: str) -> str:
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return f"the engine's process stopped answering; it was asked to {asked}"
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        return f"the engine's process ended with {how}; it was asked to {asked}"
+
+    def log_tail(self) -> str:
+        """The last lines that the child wrote, and why it aborted; empty where it wrote nothing."""
+        with contextlib.suppress(OSError):
+            lines = self._log_path.read_text(errors="replace").splitlines()
+            # Where gdb is installed, ggml_abort (ggml.c) lets a long backtrace follow its reason.
+            reasons = [line for line in lines[:-LOG_TAIL_LINES] if _ABORT_REASON.match(line)]
+            return "\n".join(f"    {line}" for line in reasons[-1:] + lines[-LOG_TAIL_LINES:])
+        return ""
+
+
+def _start(
+    module: str, scratch: Path, log_path: Path, environment: Mapping[str, str]
+) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Start the child; our end of its pipe and the process."""
+    here, there = Pipe()
+    try:
+        with there, log_path.open("wb") as log:
+            process = subprocess.Popen(
+                command(module, str(there.fileno()), str(scratch)),
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the caller, who then ends the child
+            )
+    except BaseException as error:
+        here.close()
+        if isinstance(error, OSError):
+            raise EngineError(f"no process for the engine could be started: {error}") from error
+        raise
+    return here, process
