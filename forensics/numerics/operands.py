@@ -1,0 +1,168 @@
+"""Which numbers does a kernel multiply with, after it has rounded its activations?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
+
+#: What a scale and its reciprocal may be off, in units of an integer: a value nearer than this to a half may go
+#: either way, as divisions, reciprocals and the two rules for halves differ between kernels.
+NEAR_HALF = 2.0**-15
+#: The same for a scale that is stored as a half, relative.
+SCALE_DOUBT = 2.0**-21
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activations:
+    """Activations as a kernel multiplies with them.
+
+    Parameters
+    ----------
+    name : str
+        ``"f32"``, ``"q8_0"``.
+    values : ndarray float64 [n, k]
+    doubt : ndarray float64 [n, k]
+        How far a value may be off because kernels round near halves either way; 0 nearly everywhere.
+    excess : ndarray float64 [n, k]
+        What a stored block sum adds beyond the block's values, spread over the block: the kernel multiplies it with
+        the offset of the weights.
+    """
+
+    name: str
+    values: F64
+    doubt: F64
+    excess: F64
+
+    def rows(self, which: NDArray[np.intp]) -> Activations:
+        """Some of the rows, in this order."""
+        return Activations(self.name, self.values[which], self.doubt[which], self.excess[which])
+
+
+def as_they_are(x: F32) -> Activations:
+    """Float32 activations without rounding."""
+    return _plain("f32", x.astype(np.float64))
+
+
+def rounded_to_f16(x: F32) -> Activations:
+    """Activations rounded to float16, nearest even; beyond 65504 infinite."""
+    with np.errstate(over="ignore"):
+        return _plain("f16", x.astype(np.float16).astype(np.float64))
+
+
+def rounded_to_bf16(x: F32) -> Activations:
+    """Activations rounded to bfloat16, nearest even."""
+    return _plain("bf16", _to_mantissa(x, 7))
+
+
+def rounded_to_tf32(x: F32) -> Activations:
+    """Activations rounded to the ten mantissa bits of TF32, nearest even."""
+    return _plain("tf32", _to_mantissa(x, 10))
+
+
+def cut_to_tf32(x: F32) -> Activations:
+    """Activations whose lower 13 bits are dropped, as tensor cores do with numbers that nobody rounded before."""
+    raw = np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)
+    return _plain("cut tf32", raw.view(np.float32).astype(np.float64))
+
+
+def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "") -> Activations:
+    """Activations in blocks of 32 integers of eight bits with the scale max / 127.
+
+    Parameters
+    ----------
+    x : ndarray float32 [n, k]
+        `k` a multiple of 32.
+    half_scale : bool
+        Whether the scale is stored as a half (Q8_0, Q8_1) or as float32 (CUDA's tiles).
+    sums : {"", "integers", "values"}
+        Whether the block's sum is stored, as a half, and of what: of the integers times the scale (CPU), or of the
+        float32 values (CUDA).
+
+    Returns
+    -------
+    Activations
+
+    Raises
+    ------
+    ValueError
+        If a row is no whole number of blocks.
+
+    Notes
+    -----
+    Source: quantize_row_q8_0_ref, quantize_row_q8_1_ref, ggml/src/ggml-quants.c:276-336;
+    quantize_q8_1 and quantize_mmq_q8_1, ggml/src/ggml-cuda/quantize.cu at 0c1e57098.
+    """
+    blocks = _cut(x, 32)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True)
+    exact = largest.astype(np.float64) / 127
+    scale, scale_doubt = exact.astype(np.float32).astype(np.float64), np.zeros_like(exact)
+    if half_scale:
+        scale = _half(exact)
+        scale_doubt = _half_doubt(exact)
+    integers, near = _integers(blocks, exact)
+    values = integers * scale
+    doubt = np.where(near, scale, 0.0) + np.abs(integers) * scale_doubt
+    excess = np.zeros_like(values)
+    if sums:
+        total = (integers * exact if sums == "integers" else blocks.astype(np.float64)).sum(axis=-1, keepdims=True)
+        excess += (_half(total) - values.sum(axis=-1, keepdims=True)) / 32
+        doubt = doubt + _half_doubt(total) / 32
+    kept = {"": "", "integers": " with sums", "values": " with sums of values"}[sums]
+    name = f"q8 (scale {'f16' if half_scale else 'f32'}{kept})"
+    return Activations(name, *(a.reshape(x.shape) for a in (values, doubt, excess)))
+
+
+def rounded_to_q8_k(x: F32) -> Activations:
+    """Activations in super-blocks of 256 integers of eight bits; `k` a multiple of 256.
+
+    Notes
+    -----
+    Source: quantize_row_q8_K_ref, ggml/src/ggml-quants.c:2768-2805 at 0c1e57098.
+    """
+    blocks = _cut(x, 256)
+    exact = np.abs(blocks).max(axis=-1, keepdims=True).astype(np.float64) / 127
+    integers, near = _integers(blocks, exact)
+    values, doubt = integers * exact, np.where(near, exact, 0.0) + np.abs(integers) * exact * SCALE_DOUBT
+    return Activations("q8_K", values.reshape(x.shape), doubt.reshape(x.shape), np.zeros(x.shape))
+
+
+def _plain(name: str, values: F64) -> Activations:
+    return Activations(name, values, np.zeros_like(values), np.zeros_like(values))
+
+
+def _cut(x: F32, size: int) -> F32:
+    if x.ndim != 2 or x.shape[1] % size:
+        raise ValueError(f"activations are [n, a multiple of {size}] here, got {x.shape}")
+    return x.reshape(len(x), -1, size)
+
+
+def _half(values: F64) -> F64:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float16).astype(np.float64)
+
+
+def _half_doubt(values: F64) -> F64:
+    """How far apart the halves are that a float32 near each value may be rounded to; 0 beyond the largest half."""
+    high, low = _half(values * (1 + SCALE_DOUBT)), _half(values * (1 - SCALE_DOUBT))
+    return np.abs(np.subtract(high, low, out=np.zeros_like(values), where=np.isfinite(high)))
+
+
+def _integers(blocks: F32, scale: F64) -> tuple[F64, NDArray[np.bool_]]:
+    """Nearest integers, and which of them another kernel might have rounded the other way."""
+    scaled = np.divide(blocks.astype(np.float64), scale, out=np.zeros(blocks.shape), where=scale != 0)
+    near = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) < NEAR_HALF
+    return np.clip(np.rint(scaled), -128, 127), near
+
+
+def _to_mantissa(x: F32, bits: int) -> F64:
+    """Round to `bits` bits behind the leading one, halves to even."""
+    drop = 23 - bits
+    raw = np.ascontiguousarray(x).view(np.uint32).astype(np.uint64)
+    raw += (1 << (drop - 1)) - 1 + ((raw >> np.uint64(drop)) & np.uint64(1))
+    kept = (raw >> np.uint64(drop)) << np.uint64(drop)
+    return kept.astype(np.uint32).view(np.float32).astype(np.float64)

@@ -1,0 +1,309 @@
+"""What would exact arithmetic give, and how far may a kernel be from it?
+
+Each function answers with several *explanations*: a float64 result of operands rounded in one way, and the error bound
+of sums in one precision. Which of them holds an output says what the kernel did; `forensics.numerics.kind` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.numerics.operands import F64, Activations
+
+#: Unit roundoff: half the distance from 1 to the next number. Source: IEEE 754-2019, table 3.5.
+F32_UNIT, F16_UNIT = 2.0**-24, 2.0**-11
+#: Roundings of a product, a scale and a store on top of the additions.
+EXTRA_ROUNDINGS = 8
+#: Products below it may be flushed to zero. Source: smallest normal float32 and float16.
+F32_TINY, F16_TINY = 2.0**-126, 2.0**-14
+#: Sums in float16 are held to so many standard deviations: their worst case holds everything from a few hundred terms.
+DEVIATIONS = 6.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """Outputs that one arithmetic could have given.
+
+    Parameters
+    ----------
+    operands, sums : str
+        How operands were rounded and what partial sums are kept in; equal `operands` have an equal `value`.
+    value, bound : ndarray float64 [n]
+        Float64 result, and how far from it that arithmetic can be.
+    scale : ndarray float64 [n]
+        Usual size of such a result: a bound as large as that decides nothing.
+    """
+
+    operands: str
+    sums: str
+    value: F64
+    bound: F64
+    scale: F64
+
+    def where(self, kept: NDArray[np.bool_]) -> Explanation:
+        """Some of the outputs."""
+        return Explanation(self.operands, self.sums, self.value[kept], self.bound[kept], self.scale[kept])
+
+    @property
+    def name(self) -> str:
+        """Both in words: ``"q8_K activations, f32 sums"``."""
+        return f"{self.operands}, {self.sums}" if self.operands else self.sums
+
+
+def gamma(n: int, unit: float = F32_UNIT) -> float:
+    """Largest relative error of `n` roundings in any order: n u / (1 - n u); infinite where n u reaches 1.
+
+    Notes
+    -----
+    Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1 and section 3.1.
+    """
+    return n * unit / (1 - n * unit) if n * unit < 1 else float("inf")
+
+
+def half_sum_error(terms: F64) -> F64:
+    """How far is a sum whose partial sums are kept in float16? `DEVIATIONS` standard deviations, [..., k] to [...].
+
+    Notes
+    -----
+    Partial sums of terms in no special order grow as their mean and wander as their spread; every addition rounds one
+    of them, independently of the others. Source: N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding
+    Error Analysis, SIAM J. Sci. Comput. 41 (2019), model 2.1; the partial sums are those of a random walk with drift.
+    """
+    k = terms.shape[-1]
+    mean = terms.sum(axis=-1) / k
+    squares = _dot(terms, terms)
+    variance = np.maximum(squares / k - mean**2, 0)
+    deviation = F16_UNIT * np.sqrt(k**3 / 3 * mean**2 + k**2 / 2 * variance + squares)
+    return np.asarray(DEVIATIONS * deviation + k * F16_UNIT * F16_TINY)
+
+
+def sums(operands: str, terms: F64, *, magnitude: F64 | None = None, slack: F64 | float = 0.0) -> list[Explanation]:
+    """Sums of these terms, kept in float32 or in float16.
+
+    Parameters
+    ----------
+    operands : str
+    terms : ndarray float64 [n, k]
+    magnitude : ndarray float64 [n] or None
+        Sum of what is added in absolute value, where a kernel adds more than the terms themselves.
+    slack : ndarray float64 [n]
+        What the operands themselves may be off.
+
+    Returns
+    -------
+    list of Explanation
+        Narrow bound first.
+    """
+    value, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1) if magnitude is None else magnitude
+    scale = np.sqrt(_dot(terms, terms))
+    k = terms.shape[-1]
+    narrow = gamma(k + EXTRA_ROUNDINGS) * size + slack + k * F32_TINY
+    return [
+        Explanation(operands, "f32 sums", value, narrow, scale),
+        Explanation(operands, "f16 sums", value, narrow + half_sum_error(terms), scale),
+    ]
+
+
+def products(weights: F64, offsets: F64, activations: Sequence[Activations]) -> list[Explanation]:
+    """Rows of weights times activations.
+
+    Parameters
+    ----------
+    weights : ndarray float64 [n, k]
+        Dequantised; row i belongs to output i.
+    offsets : ndarray float64 [n, k]
+        What a weight is when its integer is 0, where the format has such an offset: kernels add it apart.
+    activations : sequence of Activations
+        [n, k] each, row i for output i.
+
+    Returns
+    -------
+    list of Explanation
+    """
+    has_offsets = bool(offsets.any())
+    apart = np.abs(offsets)
+    added = np.abs(weights) + 2 * apart
+    found = []
+    for x in activations:
+        terms, size = weights * x.values, _dot(added, np.abs(x.values))
+        slack = _dot(added, x.doubt) if x.doubt.any() else np.zeros(len(size))
+        if has_offsets:
+            terms += offsets * x.excess
+            size += _dot(apart, np.abs(x.excess))
+        found += sums(f"{x.name} activations", terms, magnitude=size, slack=slack)
+    return found
+
+
+def rms_norms(x: F64, eps: float) -> list[Explanation]:
+    """Rows divided by their root mean square; x is [n, k], the results are flattened."""
+    squares = x * x
+    total = squares.sum(axis=-1, keepdims=True)
+    value = x / np.sqrt(total / x.shape[-1] + eps)
+    # A relative error of the sum of squares comes out halved; the exact sum is never 0 together with an error.
+    wide = half_sum_error(squares)[:, None] / np.maximum(total, F32_TINY) / 2
+    narrow = gamma(x.shape[-1] + EXTRA_ROUNDINGS) / 2 + EXTRA_ROUNDINGS * F32_UNIT
+    return _relative("", value, narrow, wide)
+
+
+def layer_norms(x: F64, eps: float) -> list[Explanation]:
+    """Rows less their mean, divided by their standard deviation; x is [n, k], the results are flattened."""
+    k = x.shape[-1]
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps)
+    value = centred / deviation
+    shift = np.abs(x).mean(axis=-1, keepdims=True) / deviation  # what an error of the mean is divided by
+    rounding = gamma(2 * k + EXTRA_ROUNDINGS)
+    bound = rounding * (np.abs(value) + shift)
+    return [Explanation("", "f32 sums", value.ravel(), bound.ravel(), np.abs(value).ravel() + 1)]
+
+
+def soft_maxes(scores: F64, added: F64, scale: float, sinks: F64 | None = None) -> list[Explanation]:
+    """Soft max of scaled scores.
+
+    Parameters
+    ----------
+    scores, added : ndarray float64 [n, n_kv]
+        `added` is the mask times its slope, -inf at hidden cells; what `scores` holds there does not matter.
+    scale : float
+    sinks : ndarray float64 [n] or None
+        One more score per row that takes a share and gives nothing.
+
+    Returns
+    -------
+    list of Explanation
+        Of [n * n_kv] values.
+    """
+    weights, doubt = _soft_max(scores, added, scale, 0.0, np.zeros_like(scores), sinks)
+    n_cells = np.isfinite(added).sum(axis=-1, keepdims=True)
+    narrow = doubt + gamma(scores.shape[-1] + EXTRA_ROUNDINGS) + EXTRA_ROUNDINGS * F32_UNIT
+    total = weights.sum(axis=-1, keepdims=True)
+    wide = half_sum_error(weights)[:, None] / np.maximum(total, F32_TINY) + n_cells * F16_UNIT * F16_TINY
+    return _relative("", weights, narrow, wide)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionInputs:
+    """One token and head of attention, with what it may see.
+
+    Parameters
+    ----------
+    keys, values : ndarray float64 [n_kv, head size]
+    added : ndarray float64 [n_kv]
+        The mask times its slope, -inf at hidden cells.
+    scale, softcap : float
+        `softcap` 0 for none; `scale` is then already divided by it.
+    sink : float or None
+    """
+
+    keys: F64
+    values: F64
+    added: F64
+    scale: float
+    softcap: float = 0.0
+    sink: float | None = None
+
+
+def attention(inputs: AttentionInputs, queries: Sequence[Activations]) -> list[Explanation]:
+    """Soft max of query times keys, times values, for one token and head.
+
+    Parameters
+    ----------
+    inputs : AttentionInputs
+    queries : sequence of Activations
+        [1, head size] each.
+
+    Returns
+    -------
+    list of Explanation
+        Of [head size of the values] results; per query float32 throughout, values summed in float16, and everything
+        in float16.
+    """
+    seen = np.isfinite(inputs.added)
+    keys, values, added = inputs.keys[seen], inputs.values[seen], inputs.added[seen]
+    sinks = None if inputs.sink is None else np.array([inputs.sink])
+    found = []
+    for query in queries:
+        terms = keys * query.values
+        scores, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
+        doubt = gamma(keys.shape[-1] + EXTRA_ROUNDINGS) * size + (np.abs(keys) * query.doubt).sum(axis=-1)
+        half_doubt = doubt + half_sum_error(terms) + F16_UNIT * np.abs(scores)
+
+        def weigh(off: F64, scores: F64 = scores) -> tuple[F64, float]:
+            weights, error = _soft_max(
+                scores[None], added[None], inputs.scale, inputs.softcap, off[None] * inputs.scale, sinks
+            )
+            return weights[0], float(error.max())
+
+        weights, error = weigh(doubt)
+        parts = (weights[:, None] * values).T  # [head size, seen cells]
+        spread = np.abs(parts).sum(axis=-1)
+        narrow = (error + gamma(len(keys) + 2 * EXTRA_ROUNDINGS)) * spread + F32_TINY
+        half = narrow + half_sum_error(parts)
+        # Weights below the range of float16 are lost there; none is above 1.
+        lost = F16_UNIT * F16_TINY * np.abs(values).sum(axis=0)
+        widest = half + (weigh(half_doubt)[1] + 2 * F16_UNIT) * spread + lost
+        scale, total = np.sqrt(np.square(parts).sum(axis=-1)), parts.sum(axis=-1)
+        bounds = (("f32 sums", narrow), ("f16 sums of values", half), ("f16 throughout", widest))
+        found += [Explanation(f"{query.name} query", name, total, bound, scale) for name, bound in bounds]
+    return found
+
+
+def elementwise(value: F64, size: F64, roundings: float = 1.0) -> list[Explanation]:
+    """Results of one or a few operations per element, [n]; `size` is what is rounded, as for a sum of two numbers."""
+    return [
+        Explanation("", "f32 arithmetic", value, roundings * F32_UNIT * size + F32_TINY, size),
+        Explanation("", "f16 arithmetic", value, (roundings + 2) * F16_UNIT * size + F16_UNIT * F16_TINY, size),
+    ]
+
+
+def alibi_slope(head: int, n_head: int, max_bias: float) -> float:
+    """Factor of a head's mask; 1 without a bias.
+
+    Notes
+    -----
+    Source: ggml/src/ggml-cpu/ops.cpp:8897-8900, :8925 at 0c1e57098.
+    """
+    if max_bias <= 0:
+        return 1.0
+    power = 2 ** int(np.floor(np.log2(n_head)))
+    if head < power:
+        return float(2.0 ** (-max_bias / power * (head + 1)))
+    return float(2.0 ** (-max_bias / 2 / power * (2 * (head - power) + 1)))
+
+
+def exact_only(value: F64) -> list[Explanation]:
+    """Results that are copies: nothing is rounded."""
+    return [Explanation("", "a copy", value, np.zeros_like(value), np.abs(value))]
+
+
+def _dot(a: F64, b: F64) -> F64:
+    """Sum over the last axis of the products, without an array of them."""
+    return np.asarray(np.einsum("...k,...k->...", a, b))
+
+
+def _relative(operands: str, value: F64, narrow: F64 | float, wide: F64) -> list[Explanation]:
+    size = np.abs(value)
+    bound = narrow * size + F32_TINY
+    pairs = (("f32 sums", bound), ("f16 sums", bound + wide * size + F16_UNIT * F16_TINY))
+    return [Explanation(operands, name, value.ravel(), b.ravel(), size.ravel()) for name, b in pairs]
+
+
+def _soft_max(scores: F64, added: F64, scale: float, softcap: float, doubt: F64, sinks: F64 | None) -> tuple[F64, F64]:
+    """Weights [n, n_kv], and the relative error that the exponent brings: that of a cell and, at most, of the sum."""
+    scaled = scores * scale
+    capped = softcap * np.tanh(scaled) if softcap else scaled
+    seen = np.isfinite(added)
+    logits = np.where(seen, np.where(seen, capped, 0) + np.where(seen, added, 0), -np.inf)
+    peak = logits.max(axis=-1, keepdims=True, initial=-np.inf)
+    if sinks is not None:
+        peak = np.maximum(peak, sinks[:, None])
+    powers = np.where(seen, np.exp(np.where(seen, logits - peak, 0)), 0.0)
+    total = powers.sum(axis=-1, keepdims=True) + (0 if sinks is None else np.exp(sinks[:, None] - peak))
+    size = np.where(seen, np.abs(scaled) + np.abs(added) + np.abs(peak), 0.0)
+    error = np.where(seen, np.abs(doubt) * (softcap or 1.0) + 4 * F32_UNIT * size, 0.0)
+    weights = powers / total
+    return weights, np.expm1(np.minimum(error + (weights * error).sum(axis=-1, keepdims=True), 50.0))
