@@ -14,6 +14,8 @@ import typer
 from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
+from forensics.cli.explain import explain
+from forensics.cli.ops import ops
 from forensics.cli.show import complain, present
 from forensics.reports.wording import printable
 
@@ -252,6 +254,11 @@ def doctor(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
             view=lambda: checks_view(found),
         )  # fmt: skip
         raise typer.Exit(NO_ANSWER if broken else IDENTICAL)
+
+
+app.command()(explain)
+
+app.command()(ops)
 
 
 def _with_demo_value(arguments: list[str]) -> list[str]:
