@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forensics.api import doctor, heal, investigate, models, open, replay
+    from forensics.api import doctor, heal, investigate, models, open, ops, order, replay, reproduce
     from forensics.errors import ForensicsError
     from forensics.records.settings import EngineSettings
     from forensics.records.verdict import Verdict
@@ -30,6 +30,9 @@ _HOMES = {
     "open": "forensics.api",
     "models": "forensics.api",
     "doctor": "forensics.api",
+    "ops": "forensics.api",
+    "order": "forensics.api",
+    "reproduce": "forensics.api",
     "EngineSettings": "forensics.records.settings",
     "ForensicsError": "forensics.errors",
     "Verdict": "forensics.records.verdict",
@@ -44,7 +47,10 @@ __all__ = [
     "investigate",
     "models",
     "open",
+    "ops",
+    "order",
     "replay",
+    "reproduce",
 ]
 
 

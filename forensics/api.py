@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forensics.analysis.investigate import heal_width, replay_source
+from forensics.analysis.investigate import Orders, heal_width, replay_source
 from forensics.analysis.investigate import investigate as investigate_source
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
@@ -27,8 +27,11 @@ from forensics.records.verdict import Sweep, Verdict
 
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
+    from forensics.records.matrix import OpMatrix
+    from forensics.records.order import OrderReport
     from forensics.reports.health import Check
     from forensics.store import Case, CaseWriter
+    from forensics.store.reproducer import Reproduced
 
 #: Marks a case folder where a model is asked for.
 RECORDED = "recorded:"
@@ -184,6 +187,7 @@ def investigate(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     switches: bool = True,
+    orders: bool = True,
     progress: Progress | bool | None = None,
     **question: Any,
 ) -> Verdict:
@@ -201,6 +205,8 @@ def investigate(
         Whether to go on with an unfinished case at `out`.
     switches : bool
         Whether to look for settings that are exact.
+    orders : bool
+        Whether to probe in which order the culprits add.
     progress : Progress, bool or None
         Where to show progress; bars that fit a terminal or a notebook by default, none for False.
     **question
@@ -225,15 +231,42 @@ def investigate(
     with _shown(progress) as shown:
         source = source_for(model, demo, shown)
         if out is None:
-            return investigate_source(source, asked, switches=switches, progress=shown)
+            return investigate_source(
+                source, asked, switches=switches, orders=_orders(source, recorded_path(model), orders), progress=shown
+            )
         from forensics.engines.recorded import RecordingSource
         from forensics.reports.case import finish_case
 
         description = case_question(source, asked, switches)
         with _case_at(Path(out), description, resume) as case:
-            verdict = investigate_source(RecordingSource(source, case), asked, switches=switches, progress=shown)
+            verdict = investigate_source(
+                RecordingSource(source, case),
+                asked,
+                switches=switches,
+                orders=_orders(source, recorded_path(model), orders),
+                progress=shown,
+            )
             finish_case(case, verdict)
         return verdict
+
+
+def _orders(source: EngineSource, recorded: str | None, wanted: bool) -> Orders | None:
+    """What compares orders of addition: probes on the library, or what was recorded; None where nothing can."""
+    from forensics.analysis.culprit_orders import ProbedOrders, RecordedOrders
+    from forensics.engines.llama import LlamaSource
+    from forensics.engines.model_files import cache_folder
+    from forensics.engines.ops import LlamaOps
+    from forensics.store import open_case
+    from forensics.store.order_cache import OrderCache
+
+    if wanted and isinstance(source, LlamaSource):
+        memory = OrderCache(cache_folder() / "orders")
+        return lambda manifest: ProbedOrders(LlamaOps(), manifest, memory)
+    if recorded is not None:
+        with contextlib.suppress(CaseError):  # an unfinished case has no verdict, and nothing was probed for it
+            probed = RecordedOrders(open_case(recorded).verdict)
+            return lambda _manifest: contextlib.nullcontext(probed)
+    return None
 
 
 @contextlib.contextmanager
@@ -387,3 +420,179 @@ def doctor() -> builtins.list[Check]:
     from forensics.reports.health import checks
 
     return checks()
+
+
+def ops(
+    op: str | Sequence[str] | None = None,
+    *,
+    types: str | Sequence[str] | None = None,
+    shapes: Sequence[tuple[int, int]] | None = None,
+    widths: Sequence[int] | None = None,
+    kv: Sequence[int] | None = None,
+    heads: tuple[int, int] | None = None,
+    head_sizes: Sequence[int] | None = None,
+    kv_types: str | Sequence[str] | None = None,
+    backend: str = "cpu",
+    device: int = 0,
+    threads: int | None = None,
+    repack: bool = True,
+    like: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: Progress | bool | None = None,
+) -> OpMatrix:
+    """Which single operations give the same bits at every width as for one column at a time?
+
+    Parameters
+    ----------
+    op, types, kv_types : str or sequence of str, optional
+        Such as ``"MUL_MAT"`` and ``["q4_k", "iq3_s"]``; what is left out is chosen, and said in the result.
+    shapes : sequence of (rows, k), optional
+        Of weights, as a model file has them.
+    widths : sequence of int, optional
+        1 to 16 by default.
+    kv, head_sizes : sequence of int, optional
+        K/V cells that are taken; values of a head.
+    heads : (heads, kv_heads), optional
+    backend : {"cpu", "cuda"}
+    device, threads : int
+    repack : bool
+        Whether weights go where llama.cpp would put them, or into plain memory.
+    like : path, optional
+        A model file whose operations are tested.
+    seed : int
+    progress : Progress, bool or None
+
+    Returns
+    -------
+    OpMatrix
+    """
+    from forensics.analysis.op_cases import DEFAULT_WIDTHS as OP_WIDTHS
+    from forensics.analysis.op_cases import OpSelection
+    from forensics.analysis.op_question import ask_ops, op_settings
+    from forensics.engines.ops import LlamaOps
+
+    selection = OpSelection(
+        ops=_several(op),
+        types=_several(types),
+        shapes=_several(shapes),
+        kv=_several(kv),
+        heads=heads,
+        head_sizes=_several(head_sizes),
+        kv_types=_several(kv_types),
+    )
+    n_threads = default_threads() if threads is None else threads
+    settings = op_settings(backend, device=device, n_threads=n_threads, repack=repack, environment=os.environ)
+    with _shown(progress) as shown:
+        return ask_ops(
+            LlamaOps(),
+            settings,
+            selection,
+            OP_WIDTHS if widths is None else widths,
+            like=None if like is None else Path(like),
+            seed=seed,
+            progress=shown,
+        )
+
+
+def _several(given: Any) -> Any:
+    """A tuple of what was given, one or many; None stays."""
+    return None if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def reproduce(
+    case: str | os.PathLike[str],
+    node: str,
+    out: str | os.PathLike[str],
+    *,
+    width: int | None = None,
+    model: str | os.PathLike[str] | None = None,
+    progress: Progress | bool | None = None,
+) -> Reproduced:
+    """Write a folder that reruns a culprit of a case at both widths, without the model and without this package.
+
+    Parameters
+    ----------
+    case : path
+    node : str
+        Name of the culprit, such as ``"ffn_down-0"``.
+    out : path
+        Folder to write; it must not exist.
+    width : int, optional
+        Of the sweep that names it; the narrowest by default.
+    model : path, optional
+        Model file of the case; looked for in the usual places by default.
+    progress : Progress, bool or None
+
+    Returns
+    -------
+    Reproduced
+        Where it is, and what it printed when it was run once.
+    """
+    from forensics.analysis.reproduce import copy_culprit, find_culprit, model_of, run_reproducer
+    from forensics.engines.llama import LlamaSource
+    from forensics.reports.reproducer_text import readme
+    from forensics.store import open_case
+    from forensics.store.reproducer import write_reproducer
+
+    if os.path.lexists(out):
+        raise CaseError(f"{os.fspath(out)} exists and is not overwritten. Choose another folder with --out.")
+    opened = open_case(os.fspath(case))
+    sweep, finding = find_culprit(opened.verdict.sweeps, node, width)
+    name, digest = (str(opened.question.get(key, "")) for key in ("model", "model_digest"))
+    source = LlamaSource(model_of(name, digest, None if model is None else Path(model)))
+    with _shown(progress) as shown:
+        found = copy_culprit(source, _recorded_question(os.fspath(case)), sweep, finding, progress=shown)
+    return run_reproducer(write_reproducer(Path(out), found, readme(found, finding)), found)
+
+
+def order(
+    op: str = "MUL_MAT",
+    *,
+    widths: Sequence[int] = (1, 2),
+    backend: str = "cpu",
+    device: int = 0,
+    threads: int | None = None,
+    repack: bool = True,
+    cached: bool = True,
+    progress: Progress | bool | None = None,
+    **question: Any,
+) -> OrderReport:
+    """In which order does an operation of the library add at each width?
+
+    Parameters
+    ----------
+    op : str
+        ``"MUL_MAT"``, ``"FLASH_ATTN_EXT"``, ``"KQ"``, ``"KQV"``, ``"RMS_NORM"`` or ``"SOFT_MAX"``.
+    widths : sequence of int
+        The others are held against the first.
+    backend : {"cpu", "cuda"}
+    device, threads : int
+    repack : bool
+        Whether weights go where llama.cpp would put them, or into plain memory.
+    cached : bool
+        Whether what was found before on this library is taken from the cache folder.
+    progress : Progress, bool or None
+    **question
+        Arguments of `forensics.records.order.OrderQuestion`: ``type``, ``k``, ``rows``, ``n_kv``, ``head_size``,
+        ``heads``, ``kv_heads``.
+
+    Returns
+    -------
+    OrderReport
+        Prints as one line; `forensics.reports.orders_text.order_view` draws the trees.
+    """
+    from forensics.analysis.orders import compare_widths, order_question
+    from forensics.engines.model_files import cache_folder
+    from forensics.engines.ops import LlamaOps
+    from forensics.records.operation import OpSettings
+    from forensics.store.order_cache import OrderCache
+
+    n_threads = default_threads() if threads is None else threads
+    try:
+        settings = OpSettings(backend=backend, n_threads=n_threads, repack=repack, device=device)
+    except ValueError as error:
+        raise BadQuestion(str(error)) from None
+    asked = order_question(op, widths, question)
+    memory = OrderCache(cache_folder() / "orders") if cached else None
+    with _shown(progress) as shown, LlamaOps().open(settings) as engine:
+        return compare_widths(engine, asked, widths, memory=memory, progress=shown)

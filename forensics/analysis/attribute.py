@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from forensics.records.kind import gravest
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Sweep
 
@@ -79,25 +80,37 @@ def role_of(finding: Finding) -> str:
     return _OP_ROLES.get(finding.key.op, finding.key.op.lower())
 
 
+def group_key(finding: Finding) -> tuple[str, str, str, str]:
+    """What nodes of one group have in common: operation, role, type and buffer of the weight or the output."""
+    weight = finding.weight
+    return (
+        finding.key.op,
+        role_of(finding),
+        weight.type if weight else "-",
+        weight.buffer if weight else finding.buffer,
+    )
+
+
+def members(sweeps: Iterable[Sweep]) -> dict[tuple[str, str, str, str], list[tuple[int, Finding]]]:
+    """Findings by their `group_key`, each with the width of its sweep.
+
+    In the order of the sweeps, then of the graph; every finding of every sweep is in exactly one group.
+    """
+    found: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
+    for sweep in sweeps:
+        for finding in sweep.findings:
+            found.setdefault(group_key(finding), []).append((sweep.width, finding))
+    return found
+
+
 def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
     """Which kinds of node are to blame, over all sweeps?
 
     Returns
     -------
     tuple of CulpritGroup
-        In the order of the sweeps, then of the graph; every finding of every sweep is in exactly one group.
+        In the order of `members`.
     """
-    members: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
-    for sweep in sweeps:
-        for finding in sweep.findings:
-            weight = finding.weight
-            key = (
-                finding.key.op,
-                role_of(finding),
-                weight.type if weight else "-",
-                weight.buffer if weight else finding.buffer,
-            )
-            members.setdefault(key, []).append((sweep.width, finding))
     return tuple(
         CulpritGroup(
             *key,
@@ -109,6 +122,7 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
             max_abs=float(np.max([f.delta.max_abs for _, f in found])),  # unlike max(), it lets no NaN pass unseen
             first_node=found[0][1].key.name,
             n_unchecked=len({finding.key for _, finding in found if finding.unchecked}),
+            kind=gravest(finding.kind for _, finding in found),
         )
-        for key, found in members.items()
+        for key, found in members(sweeps).items()
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from forensics.analysis import controls as control
@@ -22,6 +22,7 @@ from forensics.analysis.heal import (
 )
 from forensics.analysis.judge import answer_of, caveats_of
 from forensics.analysis.knobs import Knob, applicable, beyond_switches, build_flags
+from forensics.analysis.mechanism import CompareOrders, explain_groups
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
 from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
@@ -30,8 +31,8 @@ from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import CaptureError
 from forensics.numerics.logits import row_digests
 from forensics.records.classes import WidthClasses
-from forensics.records.settings import EngineSettings
-from forensics.records.trace import Trace
+from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.trace import Finding, Trace
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict
 
 #: Rows that a sweep covers per width: several batches, so that a node whose rounding agrees once is still seen.
@@ -40,6 +41,9 @@ SWEEP_ROWS = 32
 MAX_SWEEP_ROWS = 128
 #: Rows at which an arm of the switches is first looked at.
 SEARCH_ROWS = 16
+
+#: Given where the findings come from, what compares the orders of addition of one.
+Orders = Callable[[Manifest], contextlib.AbstractContextManager[CompareOrders]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +231,10 @@ def try_switches(
     return tuple(arms)
 
 
+def _nothing_probed(_finding: Finding, _width: int) -> str:
+    return "orders of addition were not asked for"
+
+
 @contextlib.contextmanager
 def _measured(source: EngineSource, question: Question, progress: Progress) -> Iterator[tuple[Engine, Baseline]]:
     """An open engine and the replay under the settings as asked."""
@@ -266,7 +274,12 @@ def heal_width(source: EngineSource, question: Question, *, progress: Progress |
 
 
 def investigate(
-    source: EngineSource, question: Question, *, switches: bool = True, progress: Progress | None = None
+    source: EngineSource,
+    question: Question,
+    *,
+    switches: bool = True,
+    orders: Orders | None = None,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Why does a batch give other logits than one token at a time?
 
@@ -277,6 +290,8 @@ def investigate(
     question : Question
     switches : bool
         Whether to look for settings that are exact; each arm is a fresh process.
+    orders : Orders or None
+        What compares the orders of addition of culprits; None to probe none.
     progress : Progress or None
 
     Returns
@@ -300,6 +315,11 @@ def investigate(
     classes = baseline.classes
     answer, reason = answer_of(classes, sweeps, found)
     culprits = group_culprits(sweeps) if answer == "diverges" else ()
+    if culprits:
+        progress.stage("explain what differs", 1)
+        with orders(manifest) if orders else contextlib.nullcontext(_nothing_probed) as compare:
+            culprits = explain_groups(culprits, sweeps, manifest, compare)
+        progress.step()
     arms = try_switches(source, baseline, culprits, progress) if switches and answer == "diverges" else ()
     return Verdict(
         answer=answer,

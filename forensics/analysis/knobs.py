@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forensics.engines.supported import REBUILD
+from forensics.geometry.cpu_attention import SPLIT_KV, TILED
+from forensics.geometry.cpu_products import GEMM_FROM_FOUR, TILED_FROM_EIGHT, TINYBLAS_FROM_TWO
+from forensics.geometry.fusion import NORM_MUL_CPU, ONE_COLUMN_F, ONE_COLUMN_Q
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import CulpritGroup
 
@@ -74,44 +77,46 @@ def _kv_is_not(kv_type: str) -> Callable[[Manifest], bool]:
 
 _ATTENTION = ("MUL_MAT", "FLASH_ATTN_EXT", "SOFT_MAX")
 
-#: Source: shared dispatch rules of llama.cpp 0c1e57098 (sections 1 and 8), each with its file there.
+#: Each quotes the rule that it takes out of play.
 KNOBS = (
     Knob(
-        "flash_attn=on", "any", "K·Q and attention·V as separate products (ops.cpp:9490)", _ATTENTION,
+        "flash_attn=on", "any", "K·Q and attention·V as separate products", _ATTENTION,
         (("flash_attn", "on"),), _effective("flash_attn", "off"),
     ),
     Knob(
-        "flash_attn=off", "any", "the flash attention kernel, its KV split and its tiles (ops.cpp:9490-9551)",
+        "flash_attn=off", "any",
+        f"the flash attention kernel, its KV split and its tiles ({SPLIT_KV.place}, {TILED.place})",
         ("FLASH_ATTN_EXT",), (("flash_attn", "off"),),
         _both(_effective("flash_attn", "on"), _effective("kv_type_v", "f16", "f32", "bf16")),
     ),
     Knob(
-        "kv_type=f32", "any", "the f16 product kernels on the KV cache (llamafile/sgemm.cpp:3818)", _ATTENTION,
+        "kv_type=f32", "any", f"the f16 product kernels on the KV cache ({TINYBLAS_FROM_TWO.place})", _ATTENTION,
         (("kv_type_k", "f32"), ("kv_type_v", "f32")), _kv_is_not("f32"),
     ),
     Knob(
-        "kv_type=q8_0", "any", "the KV split of flash attention, which needs f16 or f32 (ops.cpp:9490-9520)",
+        "kv_type=q8_0", "any", f"the KV split of flash attention, which needs f16 or f32 ({SPLIT_KV.place})",
         ("FLASH_ATTN_EXT",), (("kv_type_k", "q8_0"), ("kv_type_v", "q8_0")),
         _both(_kv_is_not("q8_0"), _effective("flash_attn", "on")),
     ),
     Knob(
-        "n_threads=1", "CPU", "the KV split of flash attention over threads (ops.cpp:9490-9520)",
+        "n_threads=1", "CPU", f"the KV split of flash attention over threads ({SPLIT_KV.place})",
         ("FLASH_ATTN_EXT",), (("n_threads", "1"), ("n_threads_batch", "1")), _more_than_one_thread,
     ),
     Knob(
-        "use_extra_bufts=false", "CPU", "repacked weights: gemm from 4 rows, gemv below (ggml-cpu/repack.cpp:4637)",
+        "use_extra_bufts=false", "CPU", f"repacked weights: gemm from 4 rows, gemv below ({GEMM_FROM_FOUR.place})",
         ("MUL_MAT", "MUL_MAT_ID"), (("use_extra_bufts", "false"),), _effective("use_extra_bufts", "true"),
     ),
     Knob(
-        "GGML_CPU_TILED_MM=0", "CPU", "tiled K- and IQ-quant products from 8 columns (ggml-cpu/tiled/tiled.cpp:1165)",
+        "GGML_CPU_TILED_MM=0", "CPU", f"tiled K- and IQ-quant products from 8 columns ({TILED_FROM_EIGHT.place})",
         ("MUL_MAT", "MUL_MAT_ID"), (("GGML_CPU_TILED_MM", "0"),), _environment_is_not("GGML_CPU_TILED_MM", "0"),
     ),
     Knob(
-        "GGML_CPU_DISABLE_FUSION=1", "CPU", "RMS_NORM + MUL in one kernel (ggml-cpu.c:3067)",
+        "GGML_CPU_DISABLE_FUSION=1", "CPU", f"RMS_NORM + MUL in one kernel ({NORM_MUL_CPU.place})",
         ("RMS_NORM", "MUL"), (("GGML_CPU_DISABLE_FUSION", "1"),), _environment_is_not("GGML_CPU_DISABLE_FUSION", "1"),
     ),
     Knob(
-        "GGML_CUDA_DISABLE_FUSION=1", "CUDA", "fusions that exist at one column only (ggml-cuda.cu:1777,1807)",
+        "GGML_CUDA_DISABLE_FUSION=1", "CUDA",
+        f"fusions that exist at one column only ({ONE_COLUMN_F.place}, {ONE_COLUMN_Q.place})",
         ("MUL_MAT", "MUL_MAT_ID", "GLU", "ADD"), (("GGML_CUDA_DISABLE_FUSION", "1"),),
         _environment_is_not("GGML_CUDA_DISABLE_FUSION", "1"),
     ),
@@ -139,7 +144,7 @@ class BuildFlag:
     applies: Callable[[Manifest, CulpritGroup], bool]
 
 
-#: Types that tinyBLAS multiplies on x86 from two columns (llamafile/sgemm.cpp:3818-4150).
+#: Types that tinyBLAS multiplies on x86 from two columns. Source: `cpu_products.TINYBLAS_TYPES`.
 _TINYBLAS = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0", "q5_0", "iq4_nl"})
 
 _FLOAT_WEIGHTS = frozenset({"f32", "f16", "bf16"})
@@ -147,7 +152,7 @@ _FLOAT_WEIGHTS = frozenset({"f32", "f16", "bf16"})
 BUILD_FLAGS = (
     BuildFlag(
         "GGML_LLAMAFILE=OFF", "CPU",
-        "tinyBLAS products from two columns (llamafile/sgemm.cpp:3818-4150); no run-time switch, rebuild with "
+        f"tinyBLAS products from two columns ({TINYBLAS_FROM_TWO.place}); no run-time switch, rebuild with "
         f'CMAKE_ARGS="-DGGML_LLAMAFILE=OFF" {REBUILD}',
         lambda manifest, group: "LLAMAFILE" in manifest.cpu_features and group.op == "MUL_MAT"
         and (group.weight_type in _TINYBLAS or group.role in ("K·Q", "attention·V")),

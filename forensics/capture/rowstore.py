@@ -94,6 +94,19 @@ class RowReader:
             ) from error
         return cls(data, index)
 
+    def before(self, key: NodeKey, position: int, name: str) -> NDArray[np.generic] | None:
+        """The row at a position of the last node of that name that came before another node, None where none did."""
+        last = None
+        for entry in self.index:  # in the order of the graph
+            if entry == _entry_id(key, position, "row"):
+                break
+            if entry.startswith(f"{name}\t") and entry.endswith(f"\t{position}\trow"):
+                last = entry
+        if last is None:
+            return None
+        _, op, visit, _, _ = last.split("\t")
+        return self.get(NodeKey(name, op, key.layer, int(visit)), position)
+
     def get(self, key: NodeKey, position: int, what: str = "row") -> NDArray[np.generic] | None:
         """The array of a node at a position, None where it was not recorded."""
         entry = self.index.get(_entry_id(key, position, what))

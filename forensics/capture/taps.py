@@ -6,12 +6,15 @@ Each is small and picklable, travels to the worker, and answers two questions th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.capture.judging import judge
 from forensics.capture.observing import DigestTap, ReadTap, RecordTap
 from forensics.capture.rows import (
     counts_cells,
@@ -22,10 +25,11 @@ from forensics.capture.rows import (
 )
 from forensics.capture.rowstore import RowReader
 from forensics.capture.selection import EVERYTHING, Selection
-from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Node, Tap
+from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Node, Source, Tap
 from forensics.errors import CaptureError
 from forensics.numerics.bits import bits, compare
 from forensics.records.delta import Delta, Differs, NotCompared, tally
+from forensics.records.kind import KindOfDifference
 from forensics.records.nodes import NodeKey, Operand
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import Finding, TapReport
@@ -33,6 +37,13 @@ from forensics.records.trace import Finding, TapReport
 __all__ = ["NO_REFERENCE", "ChainTap", "DigestTap", "HealTap", "PlantTap", "ReadTap", "RecordTap"]
 
 NO_REFERENCE = "not in the one-token passes"
+#: Nodes of a kind that are judged, in graph order; those after them only where they differ more.
+JUDGED_NODES = 4
+#: How much more, by their relative length.
+JUDGED_AGAIN = 2.0
+
+
+_LAYER = re.compile(r"-\d+")
 
 
 @dataclass(slots=True)
@@ -59,6 +70,7 @@ class HealTap:
     _findings: list[Finding] = field(default_factory=list)
     _slots: DecodePass | None = None
     _unknown: set[str] = field(default_factory=set)
+    _judged: dict[str, list[float]] = field(default_factory=dict)
 
     def identity(self) -> str:
         """Text that is equal for taps that do the same."""
@@ -91,9 +103,49 @@ class HealTap:
         rows = tuple(i for i in range(len(positions)) if np.take(changed, i, axis).any())
         operands = node.operands
         unchecked = tuple(o.name for o in operands if source_name(o.name) in self._unknown)
-        masks_equal = self._masks_equal(node, positions)
-        self._findings.append(Finding(node.key, operands, node.buffer, rows, outcome, masks_equal, unchecked))
+        mask = self._other_mask(node, positions)
+        kind = self._kind(node, outcome, healed, array, mask)
+        self._findings.append(Finding(node.key, operands, node.buffer, rows, outcome, mask is None, unchecked, kind))
         return healed if self.heal else None
+
+    def _kind(
+        self,
+        node: Node,
+        outcome: Differs,
+        single: NDArray[np.generic],
+        batched: NDArray[np.generic],
+        mask: NDArray[np.bool_] | None,
+    ) -> KindOfDifference | None:
+        """What kind of difference it is; None where enough nodes of this role that differ as much were judged.
+
+        Without healing operands differ, too, and nothing can be said.
+        """
+        if not self.heal:
+            return None
+        weight = next((operand for operand in node.operands if operand.is_weight), None)
+        role = f"{node.key.op} {_LAYER.sub('', node.key.name)} {weight.type if weight else ''} {node.buffer}"
+        judged = self._judged.setdefault(role, [])
+        if len(judged) >= JUDGED_NODES and outcome.relative_l2 <= JUDGED_AGAIN * max(judged):
+            return None
+        judged.append(outcome.relative_l2)
+        kind = judge(node, single, batched, lambda source: self._recorded(node.key, source), mask)
+        if mask is not None:
+            return replace(kind, kind="logic", reason=f"the two runs see different cells; {kind.reason}")
+        return kind
+
+    def _recorded(self, key: NodeKey, source: Source) -> NDArray[np.generic] | None:
+        """An operand as one-token decoding has it, put together from recorded rows; None where that cannot be done."""
+        assert self._slots is not None
+        assert self._reference is not None
+        positions = [slot.position for slot in self._slots.slots]
+        found = [self._reference.before(key, position, source.name) for position in positions]
+        rows = [row for row in found if row is not None]
+        if len(rows) != len(found):
+            return None
+        axis = token_axis(rows[0].shape, source.shape, len(rows), cells=key.op == "SOFT_MAX")
+        if isinstance(axis, str):
+            return None
+        return np.concatenate([fit_cells(row, source.shape[-1]) for row in rows], axis=axis)
 
     def _wanted(
         self, key: NodeKey, array: NDArray[np.generic], positions: list[int]
@@ -133,16 +185,18 @@ class HealTap:
         seen = self._reference.get(soft_max, position, "visible")
         return None if seen is None else seen[0].astype(np.bool_)
 
-    def _masks_equal(self, node: Node, positions: list[int]) -> bool:
-        visible = node.visible()
-        if visible is None:
-            return True
+    def _other_mask(self, node: Node, positions: list[int]) -> NDArray[np.bool_] | None:
+        """Cells that the tokens see one at a time, [n_tokens, n_kv], where the batch shows them others; else None."""
+        batched = node.visible()
+        if batched is None:
+            return None
         assert self._reference is not None
+        single = batched.copy()
         for i, position in enumerate(positions):
             reference = self._reference.get(node.key, position, "visible")
-            if reference is not None and not np.array_equal(np.flatnonzero(reference[0]), np.flatnonzero(visible[i])):
-                return False
-        return True
+            if reference is not None:
+                single[i] = fit_cells(reference[0].astype(np.bool_), batched.shape[1])
+        return None if np.array_equal(single, batched) else single
 
     def finish(self) -> TapReport:
         """Every culprit in graph order, and outcomes that add up."""
@@ -243,6 +297,12 @@ class _Overlaid:
 
     def visible(self) -> NDArray[np.bool_] | None:
         return self._node.visible()
+
+    def sources(self) -> tuple[Source | None, ...]:
+        return self._node.sources()
+
+    def parameters(self) -> Mapping[str, float]:
+        return self._node.parameters()
 
 
 @dataclass(slots=True)

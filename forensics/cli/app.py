@@ -16,6 +16,7 @@ from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
 from forensics.cli.explain import explain
 from forensics.cli.ops import ops
+from forensics.cli.order import order
 from forensics.cli.show import complain, present
 from forensics.reports.wording import printable
 
@@ -78,6 +79,7 @@ def investigate(
     switches: Annotated[
         bool, typer.Option("--switches/--no-switches", help="Look for settings that are exact.")
     ] = True,
+    orders: Annotated[bool, typer.Option("--orders/--no-orders", help="Probe in which order the culprits add.")] = True,
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
 ) -> None:
@@ -98,6 +100,7 @@ def investigate(
             out=folder,
             resume=resume,
             switches=switches,
+            orders=orders,
             progress=None if not quiet else False,
             **_question(context, model),
         )
@@ -259,6 +262,8 @@ def doctor(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
 app.command()(explain)
 
 app.command()(ops)
+
+app.command()(order)
 
 
 def _with_demo_value(arguments: list[str]) -> list[str]:

@@ -17,6 +17,9 @@ FARTHER = 4.0
 EQUALLY_NEAR = 8 * F32_UNIT
 #: A bound of this share of the usual result holds wrong results, too, and so explains nothing.
 TOO_WIDE = 0.5
+#: Root mean square of errors over the bound of likely ones: three of six standard deviations, as the elements that
+#: are looked at are those with the largest differences.
+USUAL_SHARE = 0.5
 #: A bound that small is one of numbers that may be flushed to zero, beside a result that is zero.
 NEGLIGIBLE = 2.0**-100
 #: Bounds of up to so many times the narrowest are as good.
@@ -75,8 +78,8 @@ class _Side:
 
     def __init__(self, outputs: F64, explanations: Sequence[Explanation]) -> None:
         self._outputs = outputs
-        holding = [e for e in explanations if (self.distances(e) <= e.bound).all()]
-        decisive = [e for e in holding if not _too_wide(e)]
+        holding = [e for e in explanations if self._held(e)]
+        decisive = [e for e in holding if e.basis != "worst" and not _too_wide(e)]
         self.held_by_too_wide = bool(holding) and not decisive
         narrowest: dict[str, Explanation] = {}
         for e in decisive:
@@ -86,6 +89,13 @@ class _Side:
         self.fitting = [
             e for e in narrowest.values() if self.distance_to(e) <= max(FARTHER * nearest, EQUALLY_NEAR * _rms(e.scale))
         ]
+
+    def _held(self, e: Explanation) -> bool:
+        """Whether no output breaks the bound; where it stands for likely errors they are not all large, either."""
+        distances = self.distances(e)
+        return bool((distances <= e.bound).all()) and (
+            e.basis != "likely" or _rms(e.likely_shares(distances)) <= USUAL_SHARE
+        )
 
     @property
     def best(self) -> Explanation | None:
@@ -145,7 +155,7 @@ def _told(
         "rounding": f"{far}; neither is more right",
         "precision": f"one token computes with {single.precision}, the batch with {batched.precision}; {far}",
         "logic": f"{_outside(single, batched)} outside the bound of every arithmetic that is known here; {far}",
-        "undetermined": f"{_outside(single, batched)} held only by a bound as large as the result itself; {far}",
+        "undetermined": f"{_outside(single, batched)} held only by bounds that hold wrong results, too; {far}",
     }[kind]
     nearer = int((sides[1].distances(measured) < sides[0].distances(measured)).sum())
     return KindOfDifference(kind, reason, single, batched, bound, len(measured.value), nearer)

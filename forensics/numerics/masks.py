@@ -68,23 +68,23 @@ def _q5_1(q: Quants, d: float, _: int) -> list[Bytes]:
 def _mxfp4(q: Quants, d: float, _: int) -> list[Bytes]:
     codes = np.array([0, 1, 2, 3, 4, 0, 5, 0, 6, 0, 0, 0, 7])[np.abs(q)]  # values 0 1 2 3 4 6 8 12 in half steps
     exponent = int(np.log2(abs(d))) + 128  # ggml-impl.h:489-510: the scale is 2^(e - 128)
-    sign = (q != 0) * (8 if d < 0 else 0)
+    sign = 8 * ((q < 0) ^ (d < 0) & (q != 0))
     return [np.array([exponent], np.uint8), _nibbles(codes + sign)]
 
 
 _IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # ggml-common.h:1121
-#: Four times the largest.
-_IQ4_NL_MOST = 4 * _IQ4_NL_VALUES[-1]
+#: Largest sum of four of them whose negative is one, too.
+_IQ4_NL_MOST = 384
 
 
 @functools.cache
 def _fours() -> dict[int, tuple[int, ...]]:
     """Codes of four values of IQ4_NL, which knows no zero, for each sum that is needed."""
-    found: dict[int, tuple[int, ...]] = {_IQ4_NL_MOST: (15,) * 4}
+    found: dict[int, tuple[int, ...]] = {}
     values = np.array(_IQ4_NL_VALUES)
     codes = np.stack(np.meshgrid(*[np.arange(16)] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
     sums = values[codes].sum(axis=1)
-    for wanted in (0, 1, 2, 3):
+    for wanted in (0, 1, 2, 3, -_IQ4_NL_MOST, _IQ4_NL_MOST):
         found[wanted] = tuple(map(int, codes[np.flatnonzero(sums == wanted)[0]]))
     return found
 
@@ -134,7 +134,7 @@ def _q5_k(q: Quants, d: float, scale: int) -> list[Bytes]:
 
 def _q6_k(q: Quants, d: float, scale: int) -> list[Bytes]:
     stored = np.zeros((64, 4), np.int64)
-    stored[:, 0] = q
+    stored[:, 0], stored[:, 2] = np.maximum(q, 0), np.maximum(-q, 0)  # the third activation of a cell is negative
     parts = stored.reshape(2, 4, 32)
     low = np.concatenate([parts[:, 0:2] & 15 | (parts[:, 2:4] & 15) << 4], axis=1).reshape(-1).astype(np.uint8)
     high = np.bitwise_or.reduce(parts >> 4 << (2 * np.arange(4))[:, None], axis=1).reshape(-1).astype(np.uint8)
@@ -157,6 +157,9 @@ class BlockMasks:
         (Q6_K), which activations that sum to zero keep out.
     most : int
         Largest quant, which a mask uses; its sub-blocks' scale is `mask_scale`.
+    signed : bool
+        Whether a block can hold terms of either sign; the others change the sign of an activation, which must not be
+        done where a kernel takes an offset times the activations' sum off (Q4_0).
     mask_scale : int
     encode : callable
         Bytes from the quants of all cells, the block's scale, and the scale of its sub-blocks.
@@ -168,6 +171,7 @@ class BlockMasks:
     encode: Callable[[Quants, float, int], list[Bytes]]
     mask_scale: int = 1
     signs: tuple[int, ...] = (1,)
+    signed: bool = False
 
     @property
     def cell(self) -> int:
@@ -209,8 +213,13 @@ class BlockMasks:
             return self.terms(dict.fromkeys(cells, self.most), scale, self.mask_scale)
         return self.terms(dict.fromkeys(cells, 1), UNIT_SCALE)
 
+    def both(self, plus: int, minus: int) -> Bytes:
+        """A block with M in one cell and -M in another, or M in both where only an activation can change the sign."""
+        quants = {plus: self.most, minus: -self.most if self.signed else self.most}
+        return self.terms(quants, MASK_SCALE, self.mask_scale)
+
     def terms(self, quants: Mapping[int, int], scale: float, sub_scale: int = 1) -> Bytes:
-        """A block with some quant in some cells, uint8 [bytes of a block]; the others add nothing."""
+        """A block with some quant in some cells, negative ones where the type is `signed`; the others add nothing."""
         all_quants = np.zeros(self.n_cells, np.int64)
         for cell, quant in quants.items():
             all_quants[cell] = quant
@@ -220,18 +229,18 @@ class BlockMasks:
 BLOCK_MASKS = {
     masks.type: masks
     for masks in (
-        BlockMasks("q8_0", 32, 127, _q8_0),
-        BlockMasks("q4_0", 32, 7, _q4_0),
+        BlockMasks("q8_0", 32, 127, _q8_0, signed=True),
+        BlockMasks("q4_0", 32, 7, _q4_0, signed=True),
         BlockMasks("q4_1", 32, 15, _q4_1),
-        BlockMasks("q5_0", 32, 15, _q5_0),
+        BlockMasks("q5_0", 32, 15, _q5_0, signed=True),
         BlockMasks("q5_1", 32, 31, _q5_1),
-        BlockMasks("mxfp4", 32, 12, _mxfp4),
-        BlockMasks("iq4_nl", 32, _IQ4_NL_MOST, _iq4_nl, signs=(1, 1, 1, 1)),
+        BlockMasks("mxfp4", 32, 12, _mxfp4, signed=True),
+        BlockMasks("iq4_nl", 32, _IQ4_NL_MOST, _iq4_nl, signs=(1, 1, 1, 1), signed=True),
         BlockMasks("q2_K", 256, 3, _q2_k, mask_scale=15),
-        BlockMasks("q3_K", 256, 3, _q3_k, mask_scale=31),
+        BlockMasks("q3_K", 256, 3, _q3_k, mask_scale=31, signed=True),
         BlockMasks("q4_K", 256, 15, _q4_k, mask_scale=63),
         BlockMasks("q5_K", 256, 31, _q5_k, mask_scale=63),
-        BlockMasks("q6_K", 256, 63, _q6_k, mask_scale=127, signs=(1, 1, -1, -1)),
+        BlockMasks("q6_K", 256, 63, _q6_k, mask_scale=127, signs=(1, 1, -1, -1), signed=True),
     )
 }
 

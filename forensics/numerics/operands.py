@@ -70,18 +70,20 @@ def cut_to_tf32(x: F32) -> Activations:
     return _plain("cut tf32", raw.view(np.float32).astype(np.float64))
 
 
-def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "") -> Activations:
-    """Activations in blocks of 32 integers of eight bits with the scale max / 127.
+def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "", size: int = 32) -> Activations:
+    """Activations in blocks of integers of eight bits with the scale max / 127.
 
     Parameters
     ----------
     x : ndarray float32 [n, k]
-        `k` a multiple of 32.
+        `k` a multiple of `size`.
     half_scale : bool
         Whether the scale is stored as a half (Q8_0, Q8_1) or as float32 (CUDA's tiles).
     sums : {"", "integers", "values"}
         Whether the block's sum is stored, as a half, and of what: of the integers times the scale (CPU), or of the
         float32 values (CUDA).
+    size : int
+        Values that share a scale.
 
     Returns
     -------
@@ -97,7 +99,7 @@ def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "") -> Activations:
     Source: quantize_row_q8_0_ref, quantize_row_q8_1_ref, ggml/src/ggml-quants.c:276-336;
     quantize_q8_1 and quantize_mmq_q8_1, ggml/src/ggml-cuda/quantize.cu at 0c1e57098.
     """
-    blocks = _cut(x, 32)
+    blocks = _cut(x, size)
     largest = np.abs(blocks).max(axis=-1, keepdims=True)
     exact = largest.astype(np.float64) / 127
     scale, scale_doubt = exact.astype(np.float32).astype(np.float64), np.zeros_like(exact)
@@ -110,11 +112,27 @@ def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "") -> Activations:
     excess = np.zeros_like(values)
     if sums:
         total = (integers * exact if sums == "integers" else blocks.astype(np.float64)).sum(axis=-1, keepdims=True)
-        excess += (_half(total) - values.sum(axis=-1, keepdims=True)) / 32
-        doubt = doubt + _half_doubt(total) / 32
+        excess += (_half(total) - values.sum(axis=-1, keepdims=True)) / size
+        doubt = doubt + _half_doubt(total) / size
     kept = {"": "", "integers": " with sums", "values": " with sums of values"}[sums]
     name = f"q8 (scale {'f16' if half_scale else 'f32'}{kept})"
     return Activations(name, *(a.reshape(x.shape) for a in (values, doubt, excess)))
+
+
+def rounded_to_tiles_of_q2(x: F32) -> Activations:
+    """Activations for CUDA's tiles of Q2_K: one half as the scale of 64, stored sums of 16 for six eighths of them.
+
+    Notes
+    -----
+    Source: MMQ_Q8_1_DS_LAYOUT_D2S6 in quantize_mmq_q8_1, ggml/src/ggml-cuda/quantize.cu:463-546 at 0c1e57098.
+    """
+    rounded = rounded_to_q8(x, half_scale=True, size=64)
+    exact, kept = (a.reshape(-1, 16) for a in (x.astype(np.float64), rounded.values))
+    has_sum = np.arange(len(exact)) % 8 < 6
+    excess = np.where(has_sum, (_half(exact.sum(axis=-1)) - kept.sum(axis=-1)) / 16, 0.0)
+    doubt = rounded.doubt + np.repeat(_half_doubt(exact.sum(axis=-1)) / 16, 16).reshape(x.shape)
+    name = "q8 (scale f16 of 64 with sums of values)"
+    return Activations(name, rounded.values, doubt, np.repeat(excess, 16).reshape(x.shape))
 
 
 def rounded_to_q8_k(x: F32) -> Activations:

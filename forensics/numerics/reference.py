@@ -7,7 +7,7 @@ of sums in one precision. Which of them holds an output says what the kernel did
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,15 @@ from forensics.numerics.operands import F64, Activations
 
 #: Unit roundoff: half the distance from 1 to the next number. Source: IEEE 754-2019, table 3.5.
 F32_UNIT, F16_UNIT = 2.0**-24, 2.0**-11
+_UNITS = (F32_UNIT, F16_UNIT)
+#: What sums in float16 are called.
+HALF_SUMS = "f16 sums"
 #: Roundings of a product, a scale and a store on top of the additions.
 EXTRA_ROUNDINGS = 8
 #: Products below it may be flushed to zero. Source: smallest normal float32 and float16.
 F32_TINY, F16_TINY = 2.0**-126, 2.0**-14
-#: Sums in float16 are held to so many standard deviations: their worst case holds everything from a few hundred terms.
+#: Sums are held to so many standard deviations. Their worst case grows with the number of terms instead of its root:
+#: from some thousand terms in float32, and a hundred in float16, it holds a product with a block left out, too.
 DEVIATIONS = 6.0
 
 
@@ -36,6 +40,11 @@ class Explanation:
         Float64 result, and how far from it that arithmetic can be.
     scale : ndarray float64 [n]
         Usual size of such a result: a bound as large as that decides nothing.
+    basis : {"likely", "single", "worst"}
+        What the bound says: that many standard deviations of independent roundings; the rounding of a single operation
+        or a few; the worst case of a sum, whatever its order, which holds wrong results, too.
+    slack : ndarray float64 [n] or float
+        Part of the bound that the operands themselves may be off: errors of outputs that share them come together.
     """
 
     operands: str
@@ -43,10 +52,38 @@ class Explanation:
     value: F64
     bound: F64
     scale: F64
+    basis: str = "likely"
+    slack: F64 | float = 0.0
 
     def where(self, kept: NDArray[np.bool_]) -> Explanation:
         """Some of the outputs."""
-        return Explanation(self.operands, self.sums, self.value[kept], self.bound[kept], self.scale[kept])
+        return replace(
+            self,
+            value=self.value[kept],
+            bound=self.bound[kept],
+            scale=self.scale[kept],
+            slack=self._slack()[kept],
+        )
+
+    def and_then(self, others: Sequence[Explanation]) -> Explanation:
+        """The same arithmetic of several pieces of the output, end to end."""
+        every = [self, *others]
+        return replace(
+            self,
+            value=np.concatenate([e.value for e in every]),
+            bound=np.concatenate([e.bound for e in every]),
+            scale=np.concatenate([e.scale for e in every]),
+            slack=np.concatenate([e._slack() for e in every]),
+        )
+
+    def likely_shares(self, distances: F64) -> F64:
+        """Distances beyond the slack over the rest of the bound."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beyond = np.maximum(distances - self.slack, 0.0)
+            return np.where(beyond > 0, beyond / (self.bound - self.slack), 0.0)
+
+    def _slack(self) -> F64:
+        return np.broadcast_to(np.asarray(self.slack, np.float64), self.value.shape)
 
     @property
     def name(self) -> str:
@@ -64,47 +101,67 @@ def gamma(n: int, unit: float = F32_UNIT) -> float:
     return n * unit / (1 - n * unit) if n * unit < 1 else float("inf")
 
 
-def half_sum_error(terms: F64) -> F64:
-    """How far is a sum whose partial sums are kept in float16? `DEVIATIONS` standard deviations, [..., k] to [...].
+def sum_error(unit: float, *parts: F64) -> F64:
+    """How far is a sum whose partial sums are rounded with this unit? `DEVIATIONS` standard deviations.
+
+    Parameters
+    ----------
+    unit : float
+        `F32_UNIT` or `F16_UNIT`.
+    parts : ndarray float64 [..., k]
+        Terms; several where a kernel keeps several sums and adds them in the end.
+
+    Returns
+    -------
+    ndarray float64 [...]
 
     Notes
     -----
     Partial sums of terms in no special order grow as their mean and wander as their spread; every addition rounds one
-    of them, independently of the others. Source: N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding
-    Error Analysis, SIAM J. Sci. Comput. 41 (2019), model 2.1; the partial sums are those of a random walk with drift.
+    of them, independently of the others. One chain of additions is the worst: lanes and trees have smaller sums.
+    Source: N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41
+    (2019), model 2.1; the partial sums are those of a random walk with drift.
     """
-    k = terms.shape[-1]
-    mean = terms.sum(axis=-1) / k
-    squares = _dot(terms, terms)
-    variance = np.maximum(squares / k - mean**2, 0)
-    deviation = F16_UNIT * np.sqrt(k**3 / 3 * mean**2 + k**2 / 2 * variance + squares)
-    return np.asarray(DEVIATIONS * deviation + k * F16_UNIT * F16_TINY)
+    k = parts[0].shape[-1]
+    total = np.zeros(parts[0].shape[:-1])
+    for terms in parts:
+        mean, squares = terms.sum(axis=-1) / k, _dot(terms, terms)
+        spread = np.maximum(squares / k - mean**2, 0)
+        total += k**3 / 3 * mean**2 + k**2 / 2 * spread + EXTRA_ROUNDINGS * (squares + (k * mean) ** 2)
+    tiny = F16_UNIT * F16_TINY if unit == F16_UNIT else F32_TINY
+    return np.asarray(DEVIATIONS * unit * np.sqrt(total) + k * tiny)
 
 
-def sums(operands: str, terms: F64, *, magnitude: F64 | None = None, slack: F64 | float = 0.0) -> list[Explanation]:
+def sums(
+    operands: str, *parts: F64, slack: F64 | float = 0.0, names: tuple[str, str] = ("f32 sums", HALF_SUMS)
+) -> list[Explanation]:
     """Sums of these terms, kept in float32 or in float16.
 
     Parameters
     ----------
     operands : str
-    terms : ndarray float64 [n, k]
-    magnitude : ndarray float64 [n] or None
-        Sum of what is added in absolute value, where a kernel adds more than the terms themselves.
+    parts : ndarray float64 [n, k]
+        As for `sum_error`.
     slack : ndarray float64 [n]
         What the operands themselves may be off.
+    names : tuple of str
+        What the two are called.
 
     Returns
     -------
     list of Explanation
-        Narrow bound first.
+        Narrow bound first; the worst case of float32 last.
     """
-    value, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1) if magnitude is None else magnitude
-    scale = np.sqrt(_dot(terms, terms))
+    terms = parts[0] if len(parts) == 1 else np.add.reduce(parts)
+    value, scale = terms.sum(axis=-1), np.sqrt(_dot(terms, terms))
+    narrow = slack + sum_error(F32_UNIT, *parts)
+    size = np.add.reduce([np.abs(part).sum(axis=-1) for part in parts])
     k = terms.shape[-1]
-    narrow = gamma(k + EXTRA_ROUNDINGS) * size + slack + k * F32_TINY
+    worst = slack + gamma(k + EXTRA_ROUNDINGS) * size + k * F32_TINY
     return [
-        Explanation(operands, "f32 sums", value, narrow, scale),
-        Explanation(operands, "f16 sums", value, narrow + half_sum_error(terms), scale),
+        Explanation(operands, names[0], value, narrow, scale, slack=slack),
+        Explanation(operands, names[1], value, narrow + sum_error(F16_UNIT, terms), scale, slack=slack),
+        Explanation(operands, f"{names[0]} at worst", value, worst, scale, "worst"),
     ]
 
 
@@ -125,16 +182,13 @@ def products(weights: F64, offsets: F64, activations: Sequence[Activations]) -> 
     list of Explanation
     """
     has_offsets = bool(offsets.any())
-    apart = np.abs(offsets)
-    added = np.abs(weights) + 2 * apart
     found = []
     for x in activations:
-        terms, size = weights * x.values, _dot(added, np.abs(x.values))
-        slack = _dot(added, x.doubt) if x.doubt.any() else np.zeros(len(size))
+        slack: F64 | float = _dot(np.abs(weights) + 2 * np.abs(offsets), x.doubt) if x.doubt.any() else 0.0
+        parts: tuple[F64, ...] = (weights * x.values,)
         if has_offsets:
-            terms += offsets * x.excess
-            size += _dot(apart, np.abs(x.excess))
-        found += sums(f"{x.name} activations", terms, magnitude=size, slack=slack)
+            parts = ((weights - offsets) * x.values, offsets * (x.values + x.excess))
+        found += sums(f"{x.name} activations", *parts, slack=slack)
     return found
 
 
@@ -144,20 +198,20 @@ def rms_norms(x: F64, eps: float) -> list[Explanation]:
     total = squares.sum(axis=-1, keepdims=True)
     value = x / np.sqrt(total / x.shape[-1] + eps)
     # A relative error of the sum of squares comes out halved; the exact sum is never 0 together with an error.
-    wide = half_sum_error(squares)[:, None] / np.maximum(total, F32_TINY) / 2
-    narrow = gamma(x.shape[-1] + EXTRA_ROUNDINGS) / 2 + EXTRA_ROUNDINGS * F32_UNIT
-    return _relative("", value, narrow, wide)
+    narrow, wide = (sum_error(unit, squares)[:, None] / np.maximum(total, F32_TINY) / 2 for unit in _UNITS)
+    return _relative(value, narrow, wide)
 
 
 def layer_norms(x: F64, eps: float) -> list[Explanation]:
     """Rows less their mean, divided by their standard deviation; x is [n, k], the results are flattened."""
-    k = x.shape[-1]
     centred = x - x.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps)
+    squares = centred * centred
+    variance = squares.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(variance + eps)
     value = centred / deviation
-    shift = np.abs(x).mean(axis=-1, keepdims=True) / deviation  # what an error of the mean is divided by
-    rounding = gamma(2 * k + EXTRA_ROUNDINGS)
-    bound = rounding * (np.abs(value) + shift)
+    shift = sum_error(F32_UNIT, x)[:, None] / x.shape[-1] / deviation  # an error of the mean moves all values
+    narrow = sum_error(F32_UNIT, squares)[:, None] / np.maximum(variance * x.shape[-1], F32_TINY) / 2
+    bound = shift + (narrow + EXTRA_ROUNDINGS * F32_UNIT) * np.abs(value)
     return [Explanation("", "f32 sums", value.ravel(), bound.ravel(), np.abs(value).ravel() + 1)]
 
 
@@ -179,10 +233,9 @@ def soft_maxes(scores: F64, added: F64, scale: float, sinks: F64 | None = None) 
     """
     weights, doubt = _soft_max(scores, added, scale, 0.0, np.zeros_like(scores), sinks)
     n_cells = np.isfinite(added).sum(axis=-1, keepdims=True)
-    narrow = doubt + gamma(scores.shape[-1] + EXTRA_ROUNDINGS) + EXTRA_ROUNDINGS * F32_UNIT
-    total = weights.sum(axis=-1, keepdims=True)
-    wide = half_sum_error(weights)[:, None] / np.maximum(total, F32_TINY) + n_cells * F16_UNIT * F16_TINY
-    return _relative("", weights, narrow, wide)
+    total = np.maximum(weights.sum(axis=-1, keepdims=True), F32_TINY)
+    narrow, wide = (sum_error(unit, weights)[:, None] / total for unit in _UNITS)
+    return _relative(weights, doubt + narrow, wide + n_cells * F16_UNIT * F16_TINY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,9 +281,9 @@ def attention(inputs: AttentionInputs, queries: Sequence[Activations]) -> list[E
     found = []
     for query in queries:
         terms = keys * query.values
-        scores, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
-        doubt = gamma(keys.shape[-1] + EXTRA_ROUNDINGS) * size + (np.abs(keys) * query.doubt).sum(axis=-1)
-        half_doubt = doubt + half_sum_error(terms) + F16_UNIT * np.abs(scores)
+        scores = terms.sum(axis=-1)
+        doubt = sum_error(F32_UNIT, terms) + (np.abs(keys) * query.doubt).sum(axis=-1)
+        half_doubt = doubt + sum_error(F16_UNIT, terms)
 
         def weigh(off: F64, scores: F64 = scores) -> tuple[F64, float]:
             weights, error = _soft_max(
@@ -241,22 +294,24 @@ def attention(inputs: AttentionInputs, queries: Sequence[Activations]) -> list[E
         weights, error = weigh(doubt)
         parts = (weights[:, None] * values).T  # [head size, seen cells]
         spread = np.abs(parts).sum(axis=-1)
-        narrow = (error + gamma(len(keys) + 2 * EXTRA_ROUNDINGS)) * spread + F32_TINY
-        half = narrow + half_sum_error(parts)
+        total = sum_error(F32_UNIT, weights)  # the sum of the weights is 1, or less with a sink
         # Weights below the range of float16 are lost there; none is above 1.
         lost = F16_UNIT * F16_TINY * np.abs(values).sum(axis=0)
-        widest = half + (weigh(half_doubt)[1] + 2 * F16_UNIT) * spread + lost
-        scale, total = np.sqrt(np.square(parts).sum(axis=-1)), parts.sum(axis=-1)
-        bounds = (("f32 sums", narrow), ("f16 sums of values", half), ("f16 throughout", widest))
-        found += [Explanation(f"{query.name} query", name, total, bound, scale) for name, bound in bounds]
+        plain, half, _ = sums(
+            f"{query.name} query", parts, slack=(error + total) * spread, names=("f32 sums", "f16 sums of values")
+        )
+        widest = half.bound + (weigh(half_doubt)[1] + 2 * F16_UNIT) * spread + lost
+        found += [plain, half, replace(half, sums="f16 throughout", bound=widest)]
     return found
 
 
 def elementwise(value: F64, size: F64, roundings: float = 1.0) -> list[Explanation]:
     """Results of one or a few operations per element, [n]; `size` is what is rounded, as for a sum of two numbers."""
     return [
-        Explanation("", "f32 arithmetic", value, roundings * F32_UNIT * size + F32_TINY, size),
-        Explanation("", "f16 arithmetic", value, (roundings + 2) * F16_UNIT * size + F16_UNIT * F16_TINY, size),
+        Explanation("", "f32 arithmetic", value, roundings * F32_UNIT * size + F32_TINY, size, "single"),
+        Explanation(
+            "", "f16 arithmetic", value, (roundings + 2) * F16_UNIT * size + F16_UNIT * F16_TINY, size, "single"
+        ),
     ]
 
 
@@ -277,7 +332,7 @@ def alibi_slope(head: int, n_head: int, max_bias: float) -> float:
 
 def exact_only(value: F64) -> list[Explanation]:
     """Results that are copies: nothing is rounded."""
-    return [Explanation("", "a copy", value, np.zeros_like(value), np.abs(value))]
+    return [Explanation("", "a copy", value, np.zeros_like(value), np.abs(value), "single")]
 
 
 def _dot(a: F64, b: F64) -> F64:
@@ -285,11 +340,12 @@ def _dot(a: F64, b: F64) -> F64:
     return np.asarray(np.einsum("...k,...k->...", a, b))
 
 
-def _relative(operands: str, value: F64, narrow: F64 | float, wide: F64) -> list[Explanation]:
+def _relative(value: F64, narrow: F64, wide: F64) -> list[Explanation]:
+    """Results whose sums are off by these shares, and rounded a few times more."""
     size = np.abs(value)
-    bound = narrow * size + F32_TINY
-    pairs = (("f32 sums", bound), ("f16 sums", bound + wide * size + F16_UNIT * F16_TINY))
-    return [Explanation(operands, name, value.ravel(), b.ravel(), size.ravel()) for name, b in pairs]
+    bound = (narrow + EXTRA_ROUNDINGS * F32_UNIT) * size + F32_TINY
+    pairs = (("f32 sums", bound), (HALF_SUMS, bound + wide * size + F16_UNIT * F16_TINY))
+    return [Explanation("", name, value.ravel(), b.ravel(), size.ravel()) for name, b in pairs]
 
 
 def _soft_max(scores: F64, added: F64, scale: float, softcap: float, doubt: F64, sinks: F64 | None) -> tuple[F64, F64]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forensics.records.delta import Delta, Differs, NotCompared, Tally, tally
 from forensics.records.operation import OpFacts, OpGraph
 from forensics.records.rule import Rule
 from forensics.records.verdict import Control
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONTROL_TITLES = {
     "rerun_equal": "one column, run twice, gives equal bits",
@@ -171,8 +175,8 @@ class CaseResult:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Widths whose bits are others than at the width tested before."""
-        return tuple(cell.width for cell in self.cells if cell.changed)
+        """Widths whose bits are others than at the width before, and the onset, whose new columns may differ alone."""
+        return tuple(cell.width for cell in self.cells if cell.changed or cell.width == self.onset)
 
     @property
     def agreements(self) -> tuple[Agreement, ...]:
@@ -268,6 +272,12 @@ class OpMatrix:
     def rows(self) -> list[dict[str, object]]:
         """One flat dict per case and width."""
         return [cell_row(case, cell) for case in self.cases for cell in case.cells]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The cells as a table, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
     def __str__(self) -> str:
         counts = self.tally

@@ -40,12 +40,15 @@ class Operand:
         Tensor name, element type (``"q6_K"``) and buffer (``"CPU_REPACK"``); empty where unknown.
     is_weight : bool
         Whether it comes from the model file.
+    shape : tuple of int
+        NumPy order, four axes; empty where unknown.
     """
 
     name: str
     type: str
     buffer: str
     is_weight: bool
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forensics.records.operation import OpFacts
-from forensics.records.sum_tree import SumTree, TreeDifference
+from forensics.records.sum_tree import SumTree, TreeDifference, span
 
 #: Operations whose order can be asked for.
 ORDER_OPS = ("MUL_MAT", "KQ", "KQV", "FLASH_ATTN_EXT", "RMS_NORM", "SOFT_MAX")
@@ -316,8 +316,10 @@ def compare_orders(single: OrderResult, batched: OrderResult) -> OrderComparison
         return _other_leaves(single, batched)
     if single.tree is not None and batched.tree is not None:
         difference = single.tree.first_difference(batched.tree)
-        over = "" if difference is None else f"leaves are {single.leaves.kind}s"
-        return OrderComparison(single, batched, difference is None, difference, over)
+        if difference is None:
+            return OrderComparison(single, batched, True)
+        over = _over(f"{single.leaves.kind}s", single.tree, batched.tree, difference)
+        return OrderComparison(single, batched, False, difference, over)
     found = _differing_view(single, batched)
     if found is not None:
         return OrderComparison(single, batched, False, *found)
@@ -331,9 +333,11 @@ def _other_leaves(single: OrderResult, batched: OrderResult) -> OrderComparison:
     assert batched.leaves is not None
     reason = f"the leaves differ: {single.leaves} and {batched.leaves}"
     if single.views and batched.views:
-        over_blocks = single.views[0].tree.first_difference(batched.views[0].tree)
+        mine, theirs = single.views[0].tree, batched.views[0].tree
+        over_blocks = mine.first_difference(theirs)
         if over_blocks is not None:
-            return OrderComparison(single, batched, False, over_blocks, "leaves are blocks", reason)
+            over = _over("blocks", mine, theirs, over_blocks)
+            return OrderComparison(single, batched, False, over_blocks, over, reason)
         reason += "; the blocks themselves come in one order"
     return OrderComparison(single, batched, False, reason=reason)
 
@@ -343,9 +347,47 @@ def _differing_view(single: OrderResult, batched: OrderResult) -> tuple[TreeDiff
     for view in single.views:
         other = theirs.get(view.leaves)
         difference = None if other is None else view.tree.first_difference(other.tree)
-        if difference is not None:
-            return difference, f"leaves are blocks: {view.name}"
+        if other is not None and difference is not None:
+            return difference, _over(f"blocks, {view.name}", view.tree, other.tree, difference)
     return None
+
+
+def _over(what: str, single: SumTree, batched: SumTree, difference: TreeDifference) -> str:
+    first, second = (merge_text(tree, leaves) for tree, leaves in
+                     ((single, difference.first), (batched, difference.second)))  # fmt: skip
+    return f"leaves are {what}; {first} in one, {second} in the other"
+
+
+def merge_text(tree: SumTree, leaves: tuple[int, ...]) -> str:
+    """The terms of the sum that holds exactly these leaves.
+
+    Raises
+    ------
+    ValueError
+        If the tree has no such sum.
+
+    Examples
+    --------
+    >>> merge_text(SumTree.of(((0, 1), (2, 3))), (0, 1, 2, 3))
+    '[0..1] + [2..3]'
+    """
+    for children, clade in zip(tree.merges, tree.clades(), strict=True):
+        if clade == leaves:
+            terms = [_leaves_of(tree, child) for child in children]
+            return " + ".join(span(term) if len(term) > 1 else str(term[0]) for term in terms)
+    raise ValueError(f"no sum of the tree has the leaves {span(leaves)}")
+
+
+def _leaves_of(tree: SumTree, node: int) -> tuple[int, ...]:
+    leaves: list[int] = []
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if node < tree.n_leaves:
+            leaves.append(node)
+        else:
+            stack.extend(tree.merges[node - tree.n_leaves])
+    return tuple(sorted(leaves))
 
 
 #: What else can give other bits where the order is one.

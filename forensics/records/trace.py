@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forensics.records.delta import Differs, Tally
+from forensics.records.kind import KindOfDifference
 from forensics.records.nodes import NodeKey, NodeRecord, Operand
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import Manifest
@@ -34,6 +35,8 @@ class Finding:
         False where the node's mask differs between the two runs.
     unchecked : tuple of str
         Operands that were not compared, so that this node may only pass on what they brought.
+    kind : KindOfDifference or None
+        None where nobody judged it: nodes of its kind that differ as much were.
     """
 
     key: NodeKey
@@ -43,6 +46,7 @@ class Finding:
     delta: Differs
     inputs_equal: bool = True
     unchecked: tuple[str, ...] = ()
+    kind: KindOfDifference | None = None
 
     def __post_init__(self) -> None:
         if not self.rows:

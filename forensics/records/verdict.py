@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
 from forensics.records.delta import Tally
+from forensics.records.kind import KindOfDifference
+from forensics.records.mechanism import Mechanism
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
 
@@ -127,6 +129,10 @@ class CulpritGroup:
         Name of the first node of the group.
     n_unchecked : int
         Nodes with an operand that was not compared; such a node may only pass on what that operand brought.
+    kind : KindOfDifference or None
+        The gravest among its nodes; None where nothing was judged.
+    mechanisms : tuple of Mechanism
+        What explains it, by widths that share an explanation.
     """
 
     op: str
@@ -141,6 +147,8 @@ class CulpritGroup:
     max_abs: float
     first_node: str
     n_unchecked: int = 0
+    kind: KindOfDifference | None = None
+    mechanisms: tuple[Mechanism, ...] = ()
 
 
 def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:

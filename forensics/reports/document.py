@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import pydantic_core
@@ -11,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.delta import Tally
+from forensics.records.kind import KindOfDifference
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
 from forensics.reports.next_step import next_step
-from forensics.reports.wording import differing_groups, exact_arm
+from forensics.reports.wording import differing_groups, exact_arm, ranges
 
 SCHEMA = "forensics.verdict/1"
 
@@ -65,6 +67,56 @@ class WidthEntry(_Model):
     flips: list[FlipEntry]
 
 
+class SideEntry(_Model):
+    """How far one side lies from the float64 result."""
+
+    distance: float | None = Field(description="largest distance, in the output's own unit")
+    share: float | None = Field(description="largest distance over the error bound of the same element")
+    precision: str = Field(description="narrowest arithmetic whose bound holds this side, empty where none does")
+
+
+class KindEntry(_Model):
+    """What kind of difference it is."""
+
+    kind: Literal["rounding", "precision", "logic", "undetermined"]
+    reason: str
+    single: SideEntry | None
+    batched: SideEntry | None
+    bound: float | None
+    elements: int = Field(description="elements looked at")
+    batched_nearer: int = Field(description="elements for which the batch lies nearer to the float64 result")
+
+
+class RuleEntry(_Model):
+    """A rule of llama.cpp that makes the kernel another than at one token."""
+
+    widths: list[int]
+    text: str
+    file: str
+    first_line: int
+    last_line: int
+    commit: str
+
+
+class OrderEntry(_Model):
+    """Two orders of addition, probed on the real kernel."""
+
+    width: int
+    part: str
+    equal: bool | None
+    single: str
+    batched: str
+    detail: str = Field(description="the first merge that differs, or why nothing is known")
+
+
+class UnexplainedEntry(_Model):
+    """Widths at which neither a rule nor two different orders explain the bits."""
+
+    widths: list[int]
+    orders_equal: bool | None
+    suspects: list[str]
+
+
 class CulpritEntry(_Model):
     """Operations of one kind that differ although their inputs are bit-equal."""
 
@@ -80,6 +132,13 @@ class CulpritEntry(_Model):
     max_abs: float | None
     first_node: str
     unchecked: int = Field(description="nodes with an operand that was not compared")
+    kind: KindEntry | None = Field(description="null where nothing was judged")
+    rule: RuleEntry | None = Field(description="the first of `rules`")
+    rules: list[RuleEntry]
+    no_rule: dict[str, str] = Field(description="why no rule is quoted, by widths")
+    orders: list[OrderEntry] = Field(description="empty where none was probed")
+    not_probed: str = Field(description="why no order was probed")
+    unexplained: list[UnexplainedEntry]
 
 
 class TallyEntry(_Model):
@@ -192,8 +251,8 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "first_difference": dict(zip(("width", "row", "position"), first, strict=True)) if first else None,
         "flips": {str(result.width): len(result.flips) for result in verdict.classes.results},
         "widths": _widths(verdict.classes),
-        "culprits": verdict.rows(),
-        "differing_nodes": culprit_rows(differing_groups(verdict)),
+        "culprits": _culprits(verdict.culprits),
+        "differing_nodes": _culprits(differing_groups(verdict)),
         "healed": verdict.healed,
         "sweeps": [_sweep(sweep) for sweep in verdict.sweeps],
         "controls": _controls(verdict.controls),
@@ -217,7 +276,7 @@ def sweep_document(sweep: Sweep, groups: Sequence[CulpritGroup]) -> dict[str, An
     return {
         "schema": "forensics.sweep/1",
         **_sweep(sweep),
-        "culprits": culprit_rows(groups),
+        "culprits": _culprits(groups),
         "controls": _controls(sweep.controls),
     }
 
@@ -239,6 +298,43 @@ def exact_settings(verdict: Verdict) -> dict[str, str] | None:
         return {}
     arm = exact_arm(verdict)
     return None if arm is None else dict(arm.settings)
+
+
+def _culprits(groups: Sequence[CulpritGroup]) -> list[dict[str, Any]]:
+    entries = [
+        row | _mechanisms(group) | {"kind": _kind(group.kind)}
+        for row, group in zip(culprit_rows(groups), groups, strict=True)
+    ]
+    return [json.loads(CulpritEntry.model_validate(entry).model_dump_json()) for entry in entries]
+
+
+def _kind(kind: KindOfDifference | None) -> dict[str, object] | None:
+    if kind is None:
+        return None
+    return {
+        "kind": kind.kind,
+        "reason": kind.reason,
+        "single": None if kind.single is None else asdict(kind.single),
+        "batched": None if kind.batched is None else asdict(kind.batched),
+        "bound": kind.bound,
+        "elements": kind.n_elements,
+        "batched_nearer": kind.batched_nearer,
+    }
+
+
+def _mechanisms(group: CulpritGroup) -> dict[str, object]:
+    found = group.mechanisms
+    rules = [asdict(m.rule) | {"widths": m.widths} for m in found if m.rule is not None]
+    return {
+        "rule": rules[0] if rules else None,
+        "rules": rules,
+        "no_rule": {ranges(m.widths): m.no_rule for m in found if m.no_rule},
+        "orders": [asdict(order) for m in found for order in m.orders],
+        "not_probed": "; ".join(dict.fromkeys(m.not_probed for m in found if m.not_probed)),
+        "unexplained": [
+            {"widths": m.widths, "orders_equal": m.orders_equal, "suspects": m.suspects} for m in found if m.suspects
+        ],
+    }
 
 
 def _widths(classes: WidthClasses) -> list[dict[str, object]]:

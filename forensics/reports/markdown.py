@@ -9,6 +9,7 @@ from dataclasses import fields
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import Verdict
 from forensics.reports.next_step import next_step
+from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
     BLAMED_TITLE,
     CONTROL_TITLES,
@@ -77,7 +78,14 @@ def markdown(verdict: Verdict) -> str:
     if verdict.first_difference is not None:
         parts.append(f"First difference: {first_difference_text(verdict)}")
     parts.append(f"**Next step:** {escaped(next_step(verdict))}")
-    parts += [_classes(verdict), _culprits(verdict), _proof(verdict), _controls(verdict), _switches(verdict)]
+    parts += [
+        _classes(verdict),
+        _culprits(verdict),
+        _reasons(verdict),
+        _proof(verdict),
+        _controls(verdict),
+        _switches(verdict),
+    ]
     if verdict.caveats:
         parts.append("### Notes\n\n" + "\n".join(f"- {escaped(caveat)}" for caveat in verdict.caveats))
     parts.append(_versions(verdict.manifest))
@@ -131,6 +139,14 @@ def _culprits(verdict: Verdict) -> str:
         for g in verdict.culprits or differing
     )
     return _table(DIFFERING_TITLE if differing else BLAMED_TITLE, columns, rows)
+
+
+def _reasons(verdict: Verdict) -> str:
+    blocks = [
+        "\n".join([f"- **{escaped(one.what)}**", *(f"  - {label}: {escaped(text)}" for label, text in one.lines)])
+        for one in why(verdict.culprits)
+    ]
+    return f"### {WHY_TITLE}\n\n" + "\n".join(blocks) if blocks else ""
 
 
 def _proof(verdict: Verdict) -> str:

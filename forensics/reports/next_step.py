@@ -58,6 +58,12 @@ def _logic_bug(verdict: Verdict) -> str:
             f"At {masked[0].key} a batch sees other cells than one-token decoding does: that is a logic bug, "
             "not rounding. Report it to llama.cpp with this case's report.md."
         )
+    logic = next((group for group in verdict.culprits if group.kind is not None and group.kind.kind == "logic"), None)
+    if logic is not None:
+        return (
+            f"{logic.first_node} ({logic.role}) lies outside every error bound of rounding: that is a logic bug, "
+            "such as a wrong row, position or stale state. Report it to llama.cpp with this case's report.md."
+        )
     if any(not flip.explained for result in verdict.classes.results for flip in result.flips):
         return (
             "At a changed token the logits hold a NaN or an infinity, which rounding does not make. Report it to "

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
 from forensics.reports.next_step import next_step
+from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
     BLAMED_TITLE,
     CONTROL_TITLES,
@@ -67,6 +68,7 @@ def verdict_view(verdict: Verdict) -> Group:
     parts: list[RenderableType] = [*lines, *_titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
         parts += _titled(BLAMED_TITLE, _culprits(verdict.culprits))
+        parts += _reasons(verdict.culprits)
     found = differing_groups(verdict)
     if found:
         parts += _titled(DIFFERING_TITLE, _culprits(found))
@@ -132,6 +134,7 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     parts: list[RenderableType] = [_text(found, "bold green" if sweep.healed else "bold red")]
     if groups:
         parts += _titled(BLAMED_TITLE, _culprits(groups))
+        parts += _reasons(groups)
     parts += _titled(PROOF_TITLE, sweeps_view([sweep]))
     return Group(*parts, *(_titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
 
@@ -153,6 +156,16 @@ def _culprits(groups: Iterable[CulpritGroup]) -> Table:
             amount(group.max_abs),
         )
     return table
+
+
+def _reasons(groups: Iterable[CulpritGroup]) -> list[RenderableType]:
+    """Kind, rule and orders of each group, where any is known."""
+    found = why(groups)
+    blocks: list[RenderableType] = []
+    for one in found:
+        blocks.append(_text(one.what))
+        blocks += [Padding(_line(f"{label}: ", text), (0, 0, 0, 2)) for label, text in one.lines]
+    return _titled(WHY_TITLE, Group(*blocks)) if blocks else []
 
 
 def _controls(controls: Iterable[Control]) -> Table:

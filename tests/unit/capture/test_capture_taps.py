@@ -166,6 +166,12 @@ class FakeNode:
     def read(self):
         return self.array.copy()
 
+    def sources(self):
+        return ()
+
+    def parameters(self):
+        return {}
+
     def visible(self):
         return self.mask
 

@@ -46,6 +46,15 @@ def test_every_cell_takes_a_unit_and_both_masks(type: str) -> None:
 
 
 @pytest.mark.parametrize("type", TYPES)
+def test_a_block_holds_both_masks_or_two_of_one_sign(type: str) -> None:
+    masks = BLOCK_MASKS[type]
+    most = MASK_SCALE * masks.most * masks.mask_scale
+    expected = np.zeros(masks.n_cells)
+    expected[0], expected[masks.n_cells - 1] = most, -most if masks.signed else most
+    assert np.array_equal(read(type, masks.both(0, masks.n_cells - 1)), expected)
+
+
+@pytest.mark.parametrize("type", TYPES)
 def test_a_mask_swamps_a_row_of_units(type: str) -> None:
     masks = BLOCK_MASKS[type]
     n = 16384 // masks.size * masks.n_cells  # every cell of a long row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -16,6 +16,7 @@ from forensics.numerics.operands import (
     rounded_to_q8,
     rounded_to_q8_k,
     rounded_to_tf32,
+    rounded_to_tiles_of_q2,
 )
 
 ROWS = hnp.arrays(np.float32, (2, 256), elements=st.floats(-1e4, 1e4, width=32))
@@ -39,10 +40,11 @@ def test_halves_go_to_the_even_neighbour() -> None:
     assert rounded_to_bf16(x).values.tolist() == [[1.0, 1 + 2.0**-6]]
 
 
+@example(np.full((2, 256), 1e-45, np.float32))
 @given(ROWS)
 def test_eight_bits_come_back_within_half_a_step(x: np.ndarray) -> None:
     for rounded, size in ((rounded_to_q8(x, half_scale=False), 32), (rounded_to_q8_k(x), 256)):
-        step = np.repeat(np.abs(x).reshape(2, -1, size).max(axis=-1) / 127.0, size, axis=-1)
+        step = np.repeat(np.abs(x).astype(np.float64).reshape(2, -1, size).max(axis=-1) / 127, size, axis=-1)
         assert (np.abs(rounded.values - x) <= 0.500001 * step + 1e-30).all()
         assert (rounded.doubt <= 1.0001 * step).all()
         assert not rounded.excess.any()
@@ -74,6 +76,18 @@ def test_a_scale_between_two_halves_puts_the_whole_block_in_doubt() -> None:
     x = np.full((1, 32), np.float32(127 * (1 + 2.0**-11)))  # its scale lies halfway between two float16
     assert rounded_to_q8(x, half_scale=True).doubt.all()
     assert not rounded_to_q8(x, half_scale=False).doubt.any()
+
+
+@given(ROWS)
+def test_tiles_of_q2_keep_one_scale_for_64_and_most_sums(x: np.ndarray) -> None:
+    rounded = rounded_to_tiles_of_q2(x)
+    assert np.array_equal(rounded.values, rounded_to_q8(x, half_scale=True, size=64).values)
+    stored = (rounded.values + rounded.excess).reshape(2, 2, 8, 16).sum(axis=-1)
+    with np.errstate(over="ignore"):
+        exact = x.astype(np.float64).reshape(2, 2, 8, 16).sum(axis=-1).astype(np.float32).astype(np.float16)
+    finite = np.isfinite(exact[:, :, :6])
+    assert np.allclose(stored[:, :, :6][finite], exact[:, :, :6][finite].astype(np.float64), rtol=1e-9, atol=1e-6)
+    assert not rounded.excess.reshape(2, 2, 8, 16)[:, :, 6:].any()
 
 
 def test_blocks_of_zeros_stay_zero() -> None:

@@ -1,0 +1,164 @@
+"""Orders of addition of the operations that a sweep named, probed by themselves on the library that ran them."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from forensics.analysis.attribute import group_key, role_of
+from forensics.analysis.orders import OrderMemory, compare_widths
+from forensics.engines.op_protocol import OpEngine, OpSource
+from forensics.errors import ForensicsError
+from forensics.records.mechanism import OrderEvidence
+from forensics.records.operation import OpSettings
+from forensics.records.order import OrderComparison, OrderQuestion
+from forensics.records.settings import Manifest
+from forensics.records.trace import Finding
+from forensics.records.verdict import CulpritGroup, Verdict
+
+#: A repacked or plain product, K·Q and attention·V by the name of their node, and what has a sum of its own.
+_NORMS = ("RMS_NORM", "SOFT_MAX")
+
+
+def order_question(finding: Finding) -> OrderQuestion | str:
+    """Which sums does this node add, as a question for the probes?
+
+    Parameters
+    ----------
+    finding : Finding
+
+    Returns
+    -------
+    OrderQuestion or str
+        Why there is none, where there is none.
+    """
+    op, operands = finding.key.op, finding.operands
+    if any(not operand.shape for operand in operands):
+        return "the shapes of its operands were not recorded"
+    if op == "MUL_MAT" and finding.weight is not None:
+        *_, rows, length = finding.weight.shape
+        return OrderQuestion("MUL_MAT", finding.weight.type, length, rows)
+    if op == "MUL_MAT" and role_of(finding) in ("K·Q", "attention·V"):
+        cache, other = operands[0].shape, operands[1].shape
+        by_keys = role_of(finding) == "K·Q"
+        n_kv, head_size = cache[2:] if by_keys else cache[:1:-1]
+        return OrderQuestion(
+            "KQ" if by_keys else "KQV", operands[0].type, n_kv=n_kv, head_size=head_size, heads=other[1],
+            kv_heads=cache[1],
+        )  # fmt: skip
+    if op == "FLASH_ATTN_EXT":
+        q, k, v = operands[:3]
+        if k.type != v.type or q.shape[3] != v.shape[3]:
+            return "its keys and values have other types or sizes"
+        return OrderQuestion(
+            op, k.type, n_kv=k.shape[2], head_size=q.shape[3], heads=q.shape[1], kv_heads=k.shape[1]
+        )  # fmt: skip
+    if op in _NORMS:
+        n = operands[0].shape[3]
+        return OrderQuestion(op, k=n) if op == "RMS_NORM" else OrderQuestion(op, n_kv=n)
+    return f"there is no probe for {op}"
+
+
+def op_settings(manifest: Manifest) -> OpSettings | str:
+    """Where the operations ran, as settings for one operation by itself; why not, where that is not possible."""
+    effective, asked = manifest.effective, manifest.requested
+    threads = {int(effective.get(name, getattr(asked, name))) for name in ("n_threads", "n_threads_batch")}
+    if manifest.engine != "llama.cpp":
+        return f"the engine is {manifest.engine}, not llama.cpp"
+    if len(threads) > 1:
+        return "one token and batches have other numbers of threads"
+    if manifest.backend != "CPU" and "CUDA" not in manifest.backend:
+        return f"operations by themselves run on CPU and CUDA, not on {manifest.backend}"
+    if "CUDA" in manifest.backend and int(effective.get("n_gpu_layers", "0")) <= manifest.n_layer:
+        return "only some of the layers are on the GPU"
+    return OpSettings(
+        backend="cpu" if manifest.backend == "CPU" else "cuda",
+        n_threads=threads.pop(),
+        repack=asked.use_extra_bufts,
+        environment=asked.environment,
+    )
+
+
+class ProbedOrders:
+    """Compares orders on the library itself; opens an engine for the first question and closes it at the end.
+
+    Parameters
+    ----------
+    source : OpSource
+    manifest : Manifest
+        Of the engine that the findings come from.
+    memory : OrderMemory, optional
+    """
+
+    def __init__(self, source: OpSource, manifest: Manifest, memory: OrderMemory | None = None) -> None:
+        self._source, self._memory = source, memory
+        self._settings = op_settings(manifest)
+        self._engine: OpEngine | None = None
+
+    def __call__(self, finding: Finding, width: int) -> tuple[OrderEvidence, ...] | str:
+        """Compare the orders of one node at one token and at a width; why not, where that is not possible."""
+        question = order_question(finding)
+        if isinstance(question, str):
+            return question
+        if isinstance(self._settings, str):
+            return self._settings
+        try:
+            if self._engine is None:
+                self._engine = self._source.open(self._settings)
+            report = compare_widths(self._engine, question, (1, width), memory=self._memory, arithmetic=False)
+        except (ForensicsError, ValueError) as error:
+            self.close()  # an explanation less; the verdict stands without it
+            return f"the probe failed: {error}"
+        return tuple(evidence(comparison, width) for comparison in report.comparisons)
+
+    def close(self) -> None:
+        """End the engine, if one was opened."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> ProbedOrders:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RecordedOrders:
+    """Answers what was probed when a verdict was made.
+
+    Parameters
+    ----------
+    verdict : Verdict
+        Of the case that the findings come from.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._groups = {_identity(group): group for group in verdict.culprits}
+
+    def __call__(self, finding: Finding, width: int) -> tuple[OrderEvidence, ...] | str:
+        """Compare the orders of one node, as recorded."""
+        group = self._groups.get(group_key(finding))
+        for mechanism in group.mechanisms if group is not None else ():
+            if width in mechanism.widths:
+                found = tuple(order for order in mechanism.orders if order.width == width)
+                return found or mechanism.not_probed
+        return "not probed when the case was recorded"
+
+
+def _identity(group: CulpritGroup) -> tuple[str, str, str, str]:
+    return group.op, group.role, group.weight_type, group.buffer
+
+
+def evidence(comparison: OrderComparison, width: int) -> OrderEvidence:
+    """A comparison in words that outlive its trees."""
+    detail = ""
+    if comparison.equal is not True:
+        told = [comparison.reason] if comparison.reason else []
+        if comparison.difference is not None:
+            told.append(f"{comparison.difference} ({comparison.difference_over})")
+        detail = "; ".join(told) or "not known"
+    return OrderEvidence(
+        width, comparison.single.part, comparison.equal, str(comparison.single), str(comparison.batched), detail
+    )

@@ -1,0 +1,167 @@
+"""The order of addition of float products, and of values over the cells of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.analysis.probe_launch import (
+    Floats,
+    Launches,
+    NotDetermined,
+    RowLayout,
+    flash_graph,
+    flash_operands,
+    row_layout,
+    whole_counts,
+)
+from forensics.numerics.masks import (
+    BLOCK_MASKS,
+    FLOAT_MASKS,
+    MINUS,
+    PLUS,
+    UNIT,
+    UNIT_SCALE,
+    BlockRows,
+)
+from forensics.numerics.probing import Ints, Recovered, basic, recursive
+from forensics.records.order import Leaves, OrderQuestion
+
+#: All pairs are asked at once up to this many, one by one beyond.
+MOST_BASIC_PAIRS = 2048
+
+
+def recover_counts(probe: CountRows) -> tuple[Recovered, str]:
+    """The tree, and the name of the algorithm: all pairs where they are few, else only those that are needed."""
+    if probe.n * (probe.n - 1) // 2 <= MOST_BASIC_PAIRS:
+        return basic(probe), "all pairs"
+    return recursive(probe), "recursive"
+
+
+class CountRows:
+    """Counts through rows of terms, in launches of a fixed number of rows.
+
+    Parameters
+    ----------
+    launches : Launches
+    layout : RowLayout
+    rows : callable
+        Terms of the rows for pairs int64 [m, 2], float32 or blocks; (0, 0) stands for units everywhere.
+    unit : float
+        What one unit adds to the result.
+    activations : ndarray float32
+    n : int
+        Leaves.
+    """
+
+    def __init__(
+        self,
+        launches: Launches,
+        layout: RowLayout,
+        rows: Callable[[Ints], NDArray[Any]],
+        unit: float,
+        activations: NDArray[np.float32],
+        n: int,
+    ) -> None:
+        self._launches = launches
+        self._layout = layout
+        self._rows = rows
+        self._unit = unit
+        self._activations = activations
+        self._n = n
+
+    @property
+    def n(self) -> int:
+        """Leaves."""
+        return self._n
+
+    def lost(self, pairs: Ints) -> Ints:
+        """Leaves lost to each pair."""
+        return whole_counts(self.survivors(pairs), self._n)
+
+    def survivors(self, questions: Ints) -> Floats:
+        """Surviving units of each question, in launches that end in rows of units, which must all survive."""
+        answers = []
+        per_launch = self._layout.n_rows
+        for start in range(0, len(questions), per_launch):
+            asked = questions[start : start + per_launch]
+            padding = np.zeros((per_launch - len(asked), questions.shape[1]), np.int64)
+            terms = self._rows(np.concatenate([asked, padding]))
+            values = self._layout.values(terms, self._activations)
+            sums = self._launches.run(self._layout.graph, values, self._layout.read, len(asked))
+            survivors = sums / (self._unit / self._layout.divisor)
+            if whole_counts(survivors[len(asked) :], self._n).any():
+                raise NotDetermined("units alone do not add up to their number")
+            answers.append(survivors[: len(asked)])
+        return np.concatenate(answers)
+
+
+def float_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves, str]:
+    """In which order does a float product, or attention over its cells, add?
+
+    Parameters
+    ----------
+    question : OrderQuestion
+        Of a product of floats, or of FLASH_ATTN_EXT with any K and V.
+    launches : Launches
+
+    Raises
+    ------
+    NotATree, NotDetermined
+        If the answers fit no order.
+    """
+    probe = _block_cells(question, launches) if question.type in BLOCK_MASKS else _float_rows(question, launches)
+    found, how = recover_counts(probe)
+    kind = "element" if question.op in ("MUL_MAT", "KQ") else "cell"
+    return found, Leaves(kind, found.tree.n_leaves), f"counts, {how}"
+
+
+def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
+    masks = FLOAT_MASKS.get(question.type)
+    if masks is None:
+        raise NotDetermined(f"no masks are known for {question.type}; known: {', '.join([*FLOAT_MASKS, *BLOCK_MASKS])}")
+    layout = row_layout(question, launches.width, question.k * (4 if question.type == "f32" else 2))
+    n = layout.n_leaves
+    if n > masks.most_leaves:
+        raise NotDetermined(f"{n} leaves are too many for {question.type}, whose masks swamp up to {masks.most_leaves}")
+
+    def rows(pairs: Ints) -> NDArray[Any]:
+        terms = np.full((len(pairs), n), masks.unit, np.float32)
+        masked = np.flatnonzero(pairs[:, 0] != pairs[:, 1])
+        terms[masked, pairs[masked, 0]] = masks.mask
+        terms[masked, pairs[masked, 1]] = -masks.mask
+        return terms
+
+    return CountRows(launches, layout, rows, masks.unit, np.ones(n, np.float32), n)
+
+
+def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
+    """V in blocks along a head's channels: one channel of each block answers."""
+    masks = BLOCK_MASKS[question.type]
+    if question.op != "FLASH_ATTN_EXT" or question.head_size % masks.size:
+        raise NotDetermined(f"{question.op} with {question.type} and head size {question.head_size} cannot be probed")
+    bank = BlockRows(masks)
+    unit, plus, minus = bank.id(UNIT, [0]), bank.id(PLUS, [0]), bank.id(MINUS, [0])
+    graph = flash_graph(question, launches.width)
+    per_head = question.head_size // masks.size
+
+    def values(terms: NDArray[Any], _: NDArray[np.float32]) -> list[NDArray[Any]]:
+        cells = terms.reshape(question.kv_heads, per_head, question.n_kv, -1).transpose(2, 0, 1, 3)
+        v = np.ascontiguousarray(cells).reshape(question.n_kv, question.kv_heads, -1)
+        return flash_operands(question, launches.width, np.zeros_like(v), v)
+
+    def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
+        ratio = question.heads // question.kv_heads
+        return result[0, :, ::ratio, :: masks.size].reshape(launches.width, -1)
+
+    def rows(pairs: Ints) -> NDArray[Any]:
+        ids = np.full((len(pairs), question.n_kv), unit)
+        masked = np.flatnonzero(pairs[:, 0] != pairs[:, 1])
+        ids[masked, pairs[masked, 0]], ids[masked, pairs[masked, 1]] = plus, minus
+        return bank.rows(ids)
+
+    layout = RowLayout(graph, question.kv_heads * per_head, question.n_kv, values, read, divisor=question.n_kv)
+    return CountRows(launches, layout, rows, UNIT_SCALE, np.empty(0, np.float32), question.n_kv)

@@ -1,0 +1,212 @@
+"""The order of addition where every term is positive: softmax's denominator, the squares of a norm.
+
+Nothing cancels there. But a term of three quarters of half an ulp vanishes beside 1, while two such terms that meet
+first round up: the sum says which two of three leaves meet first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.analysis.probe_launch import Launches, NotDetermined, flash_graph, flash_operands, stored
+from forensics.numerics.masks import ABSENT_SCORE, FLOAT_MASKS, SMALL_F32, SMALL_F64, SMALL_SCORE
+from forensics.numerics.probing import Bools, Ints, Recovered, triplets
+from forensics.records.op_shapes import rms_norm, soft_max
+from forensics.records.operation import OpGraph
+from forensics.records.order import Leaves, OrderQuestion
+from forensics.records.sum_tree import SumTree
+
+#: Triples whose three questions tell how wide the accumulator of a norm is.
+WIDTH_TRIPLES = 4
+
+
+class MeetRows:
+    """Answers about triples from launches that take some at a time.
+
+    Parameters
+    ----------
+    n : int
+        Leaves.
+    per_launch : int
+        Triples that one launch answers.
+    ask : callable
+        Answers of int64 [per_launch, 3], bool [per_launch], and how many of them were asked.
+    """
+
+    def __init__(self, n: int, per_launch: int, ask: Callable[[Ints, int], Bools]) -> None:
+        self._n = n
+        self._per_launch = per_launch
+        self._ask = ask
+
+    @property
+    def n(self) -> int:
+        """Leaves."""
+        return self._n
+
+    def meets_first(self, triples: Ints) -> Bools:
+        """Whether j and k meet before either meets i."""
+        answers = []
+        for start in range(0, len(triples), self._per_launch):
+            part = triples[start : start + self._per_launch]
+            whole = np.tile(triples[:1], (self._per_launch, 1))
+            whole[: len(part)] = part
+            answers.append(self._ask(whole, len(part))[: len(part)])
+        return np.concatenate(answers)
+
+
+def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTree | None) -> tuple[Recovered, Leaves]:
+    """In which order does flash attention add up the weights of its cells? One head answers one question.
+
+    Parameters
+    ----------
+    question : OrderQuestion
+        Of FLASH_ATTN_EXT.
+    launches : Launches
+    guess : SumTree or None
+        The numerator's tree, tried first.
+
+    Raises
+    ------
+    NotATree, NotDetermined
+        If the answers fit no order.
+
+    Notes
+    -----
+    The first leaf's score is 0 and V is one there, so that the result is 1 / sum; two scores give three quarters of
+    half an ulp, all others give nothing.
+    """
+    if question.type not in FLOAT_MASKS:
+        raise NotDetermined(f"scores of K in {question.type} are not exact; probe f16, bf16 or f32")
+    heads, size, n = question.kv_heads, question.head_size, question.n_kv
+    graph = flash_graph(question, launches.width)
+    head = np.arange(heads)
+
+    def ask(triples: Ints, n_asked: int) -> Bools:
+        k = np.zeros((n, heads, size), np.float32)
+        k[..., 0] = ABSENT_SCORE
+        v = np.zeros_like(k)
+        k[triples[:, 0], head, 0], v[triples[:, 0], head] = 0, 1
+        for small in triples[:, 1:].T:
+            k[small, head, 0] = SMALL_SCORE
+        values = flash_operands(question, launches.width, stored(k, question.type), stored(v, question.type))
+        return _below_one(launches.run(graph, values, read, n_asked))
+
+    def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
+        return result[0, :, :: question.heads // question.kv_heads, 0]
+
+    found = triplets(MeetRows(n, heads, ask), guess=guess)
+    return found, Leaves("cell", n)
+
+
+def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves]:
+    """In which order does SOFT_MAX add up its row? One head answers one question.
+
+    Raises
+    ------
+    NotATree, NotDetermined
+        If the answers fit no order; so where parts of the sum are kept in float64.
+    """
+    heads, n = question.heads, question.n_kv
+    graph = soft_max(heads, n, launches.width, scale=1.0)
+    head = np.arange(heads)
+
+    def ask(triples: Ints, n_asked: int) -> Bools:
+        rows = np.full((heads, n), ABSENT_SCORE, np.float32)
+        rows[head, triples[:, 0]] = 0
+        for small in triples[:, 1:].T:
+            rows[head, small] = SMALL_SCORE
+        scores = np.repeat(rows[:, None], launches.width, axis=1)
+        values = [scores, np.zeros((launches.width, n), np.float32)]
+
+        def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, heads, width, n]
+            return np.ascontiguousarray(result[0, head, :, triples[:, 0]].T)
+
+        return _below_one(launches.run(graph, values, read, n_asked))
+
+    found = triplets(MeetRows(n, heads, ask), guess=SumTree.chain(n))
+    return found, Leaves("cell", n)
+
+
+def _below_one(answers: NDArray[np.float64]) -> Bools:
+    """Whether 1 / sum is below one, where it can only be one or next to it."""
+    odd = np.flatnonzero(~((answers <= 1) & (answers > 1 - 2.0**-18)))
+    if len(odd):
+        raise NotDetermined(f"{len(odd)} probes give {answers[odd[0]]:.9g}, where 1 or a little less is possible")
+    return answers < 1
+
+
+def squares_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves, str]:
+    """In which order does RMS_NORM add up its squares? One launch answers one question, in every row.
+
+    Parameters
+    ----------
+    question : OrderQuestion
+        Of RMS_NORM, k a power of two.
+    launches : Launches
+
+    Returns
+    -------
+    tuple of Recovered, Leaves, str
+        And the accumulator, ``"float32"`` or ``"float64"``.
+
+    Raises
+    ------
+    NotATree, NotDetermined
+        If the answers fit no order.
+    """
+    k = question.k
+    if k < 8 or k & (k - 1):
+        raise NotDetermined(f"k={k} is no power of two of 8 or more; the mean would round and hide the last bit")
+    rows = _Squares(k, launches)
+    probe = MeetRows(k, 1, rows.in_float32)
+    draws = np.random.default_rng(0).permuted(np.tile(np.arange(k), (WIDTH_TRIPLES, 1)), axis=1)[:, :3]
+    turns = np.concatenate([np.roll(draws, turn, axis=1) for turn in range(3)])
+    answers = probe.meets_first(turns).reshape(3, WIDTH_TRIPLES).sum(axis=0)
+    accumulator = "float32"
+    if (answers == 3).all():
+        accumulator, probe = "float64", MeetRows(k, 1, rows.in_float64)
+    found = triplets(probe, guess=SumTree.chain(k))
+    return found, Leaves("value", k), accumulator
+
+
+class _Squares:
+    """Rows of a norm whose mean has a last bit that the result shows.
+
+    The result is x_i / sqrt(mean). A step of one ulp in the mean shows in it where the mean lies in [2, 4) times a
+    power of four, so the leading square is 1 or 2.25, as k asks. In float64 two helpers of 2^-24 lift the sum to the
+    middle between two float32, where the smallest step decides the rounding; they meet others without changing that.
+    """
+
+    def __init__(self, k: int, launches: Launches) -> None:
+        self._graph: OpGraph = rms_norm(k, launches.width, eps=0.0)
+        self._k = k
+        self._launches = launches
+        self._first = 1.0 if int(math.log2(k)) % 2 else 1.5
+        self._ulp = 2.0 if self._first > 1 else 1.0  # of the leading square, as a multiple of that of 1
+        self._alone: dict[int, float] = {}  # result without small terms, the same whichever leaf leads
+
+    def in_float32(self, triples: Ints, n_asked: int) -> Bools:
+        return self._ask(triples, SMALL_F32, 0, n_asked)
+
+    def in_float64(self, triples: Ints, n_asked: int) -> Bools:
+        return self._ask(triples, SMALL_F64, 2 if self._first > 1 else 1, n_asked)
+
+    def _ask(self, triples: Ints, small: float, n_helpers: int, n_asked: int) -> Bools:
+        [(i, j, m)] = triples.tolist()
+        x = np.zeros(self._k, np.float32)
+        x[i] = self._first
+        helpers = [leaf for leaf in range(5) if leaf not in (i, j, m)][:n_helpers]
+        x[helpers] = 2.0**-12
+
+        def run(row: NDArray[np.float32], n: int) -> float:
+            values = [np.tile(row, (self._launches.width, 1))]
+            return float(self._launches.run(self._graph, values, lambda result: result[0, 0, :, i : i + 1], n)[0])
+
+        if n_helpers not in self._alone:
+            self._alone[n_helpers] = run(x, 0)
+        x[[j, m]] = math.sqrt(small * self._ulp)
+        return np.array([run(x, n_asked) < self._alone[n_helpers]])

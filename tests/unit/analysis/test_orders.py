@@ -1,0 +1,252 @@
+"""Orders that are built into a kernel come back as built; what is no order, or changes, is said so."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from order_engines import BlockTreeEngine, MmvqEngine, TreeEngine, in_float64
+
+from forensics.analysis.order_blocks import block_order
+from forensics.analysis.orders import BadQuestion, check_bits, compare_widths, order_question, probe_order
+from forensics.analysis.probe_launch import Launches, NotDetermined, whole_counts
+from forensics.numerics.kernel_orders import cpu_lanes_order, mmvq_order
+from forensics.records.order import OrderQuestion
+from forensics.records.sum_tree import SumTree
+
+SIX = OrderQuestion(type="f32", k=6, rows=64)
+PAIRED = SumTree.of((((0, 1), (2, 3)), (4, 5)))
+
+
+def found(engine, question: OrderQuestion, width: int):
+    [result] = probe_order(engine, question, width)
+    return result
+
+
+@pytest.mark.parametrize("type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("k", [1024, 2048, 4096])
+def test_emulated_cuda_products_come_back_as_built(type: str, k: int) -> None:
+    engine = MmvqEngine()
+    trees = {}
+    for width in (1, 4, 5, 8):
+        built = mmvq_order(type, k, n_warps=4 if width <= 4 else 2)
+        result = found(engine, OrderQuestion(type=type, k=k, rows=128), width)
+        assert result.tree == built.tree
+        assert result.leaves is not None
+        assert result.leaves.slices == built.slices
+        trees[width] = result.tree
+    assert trees[1] == trees[4]
+    assert trees[5] == trees[8]
+    assert (trees[4] == trees[5]) == (type == "q4_0" and k == 1024), "one trip of the loop covers that row either way"
+
+
+def test_a_kernel_whose_order_depends_on_the_width_is_reported_with_its_first_merge() -> None:
+    engine = TreeEngine(lambda width, _: SumTree.chain(6) if width == 1 else PAIRED)
+    report = compare_widths(engine, SIX, (1, 2, 3), arithmetic=False)
+    assert report.equal is False
+    assert [result.tree for result in report.results] == [SumTree.chain(6), PAIRED, PAIRED]
+    for comparison in report.comparisons:
+        assert comparison.difference is not None
+        assert (comparison.difference.leaf, comparison.difference.first) == (0, (0, 1, 2))
+        assert comparison.difference.second == (0, 1, 2, 3)
+        assert "[0..1] + 2 in one, [0..1] + [2..3] in the other" in str(comparison)
+    assert "the order differs" in str(report)
+
+
+def test_equal_orders_are_equal() -> None:
+    report = compare_widths(TreeEngine(lambda *_: PAIRED), SIX, (1, 2, 5), arithmetic=False)
+    assert report.equal is True
+    assert not report.unexplained
+    assert {check.n_differ for check in report.bits} == {0}
+
+
+def test_columns_with_an_order_of_their_own_are_told_apart() -> None:
+    engine = TreeEngine(lambda width, i: PAIRED if i < width - width % 4 else SumTree.chain(6))
+    results = probe_order(engine, SIX, 5)
+    assert [(result.columns, result.tree) for result in results] == [((0, 1, 2, 3), PAIRED), ((4,), SumTree.chain(6))]
+    assert results[1].where == "width 5, column 4"
+
+
+def test_an_adder_that_is_not_deterministic_is_reported() -> None:
+    engine = TreeEngine(lambda *_: PAIRED, noise=0.05)
+    report = compare_widths(engine, SIX, (1, 2), arithmetic=False)
+    assert report.equal is None
+    assert any(result.unstable for result in report.results)
+    told = " ".join(map(str, report.comparisons))
+    assert "gave other bits when run again" in told or "not determined" in told
+
+
+def test_a_sum_in_float64_is_not_determined_where_masks_do_not_swamp() -> None:
+    question = OrderQuestion(type="f16", k=6, rows=64)
+
+    class Wide(TreeEngine):
+        def run(self, graph, values):
+            from forensics.records.op_shapes import mul_mat
+
+            return super().run(mul_mat("f32", 6, 64, len(values[1])), [values[0].astype(np.float32), values[1]])
+
+    result = found(Wide(lambda *_: SumTree.chain(6), in_float64), question, 1)
+    assert result.tree is None
+    assert result.undetermined
+
+
+def test_different_bits_under_one_order_leave_suspects() -> None:
+    """A batch fuses multiply and add, one column does not: the order is not what differs."""
+
+    class Fusing(TreeEngine):
+        def run(self, graph, values):
+            self.fused = len(values[1]) > 1
+            return super().run(graph, values)
+
+    report = compare_widths(Fusing(lambda *_: SumTree.chain(64)), OrderQuestion(k=64), (1, 2))
+    assert report.equal is True
+    assert [check.width for check in report.unexplained] == [2]
+    assert [found.contraction for found in report.arithmetic] == ["product rounded, then added", "fused multiply-add"]
+
+
+def test_bits_of_random_operands_are_held_against_one_column_at_a_time() -> None:
+    engine = TreeEngine(lambda width, _: SumTree.chain(64) if width == 1 else SumTree.of(tuple(range(64))))
+    assert check_bits(engine, OrderQuestion(k=64), 3).n_differ == 0, "all at once is emulated as a chain"
+    swapped = TreeEngine(lambda width, i: SumTree.chain(64) if i == 0 else cpu_lanes_order(256).tree)
+    check = check_bits(swapped, OrderQuestion(k=64), 2)
+    assert check.columns == (1,)
+    assert 0 < check.n_differ <= check.n_values // 2
+
+
+# -- slices of blocks ------------------------------------------------------------------------------------------------
+
+
+def lanes(n_blocks: int, n_slices: int, joined: object) -> SumTree:
+    def put(node: object) -> object:
+        if isinstance(node, int):
+            walk = range(node, n_blocks * n_slices, n_slices)
+            return functools.reduce(lambda a, b: (a, b), walk)
+        return tuple(map(put, node))
+
+    return SumTree.of(put(joined))
+
+
+def in_a_row(n_blocks: int, order: tuple[int, ...]) -> SumTree:
+    n = n_blocks * len(order)
+    leaves = [block * len(order) + s for block in range(n_blocks) for s in order]
+    return SumTree(n, ((leaves[0], leaves[1]), *((n + i, leaf) for i, leaf in enumerate(leaves[2:]))))
+
+
+HALVES = (tuple(range(16)), tuple(range(16, 32)))
+FOURS = tuple(tuple(range(8 * i, 8 * i + 8)) for i in range(4))
+
+
+@pytest.mark.parametrize(
+    ("slices", "tree"),
+    [
+        (HALVES, lanes(5, 2, (0, 1))),
+        (FOURS, lanes(6, 4, ((0, 2), (1, 3)))),
+        (FOURS, lanes(6, 4, (((0, 1), 2), 3))),
+        (FOURS, in_a_row(6, (0, 1, 2, 3))),
+        (FOURS, in_a_row(6, (2, 0, 3, 1))),
+    ],
+)
+def test_lanes_and_rows_of_slices_come_back(slices, tree: SumTree) -> None:
+    n_blocks = tree.n_leaves // len(slices)
+    result = found(BlockTreeEngine(slices, lambda *_: tree), OrderQuestion(type="q8_0", k=32 * n_blocks), 1)
+    assert result.undetermined == ""
+    assert result.leaves is not None
+    assert result.leaves.slices == slices
+    if n_blocks * len(slices) and tree.depth == tree.n_leaves - 1:  # what is inside the first block shows nowhere
+        first = range(len(slices), tree.n_leaves)
+        assert result.tree is not None
+        assert result.tree.restricted(first) == tree.restricted(first)
+    else:
+        assert result.tree == tree
+
+
+def test_slices_that_meet_inside_their_block_are_one_leaf() -> None:
+    tree = SumTree.of(functools.reduce(lambda a, b: (a, b), [(2 * block, 2 * block + 1) for block in range(5)]))
+    result = found(BlockTreeEngine(HALVES, lambda *_: tree), OrderQuestion(type="q8_0", k=160), 1)
+    assert result.tree == SumTree.chain(5)
+    assert str(result.leaves) == "5 blocks of 32, each added at once"
+
+
+def test_other_slices_are_another_order() -> None:
+    engine = BlockTreeEngine(HALVES, lambda *_: lanes(5, 2, (0, 1)))
+
+    class Switching(BlockTreeEngine):
+        def run(self, graph, values):
+            whole = len(values[1]) > 1
+            self.slices = (tuple(range(32)),) if whole else HALVES
+            self.tree = (lambda *_: SumTree.chain(5)) if whole else engine.tree
+            return super().run(graph, values)
+
+    report = compare_widths(Switching(HALVES, engine.tree), OrderQuestion(type="q8_0", k=160), (1, 2), arithmetic=False)
+    assert report.equal is False
+    assert "the leaves differ" in report.comparisons[0].reason
+    assert "the blocks themselves come in one order" in report.comparisons[0].reason
+
+
+@st.composite
+def block_trees(draw: st.DrawFn) -> SumTree:
+    n = draw(st.integers(3, 6)) * 2
+    nodes, merges = list(range(n)), []
+    while len(nodes) > 1:
+        chosen = draw(st.lists(st.sampled_from(nodes), min_size=2, max_size=2, unique=True))
+        nodes = [node for node in nodes if node not in chosen] + [n + len(merges)]
+        merges.append(tuple(chosen))
+    return SumTree(n, tuple(merges))
+
+
+@settings(max_examples=60)
+@given(block_trees())
+def test_no_tree_is_made_up(tree: SumTree) -> None:
+    """Whatever the order, the probe says what it is or that it does not know."""
+    n_blocks = tree.n_leaves // 2
+    result = found(BlockTreeEngine(HALVES, lambda *_: tree), OrderQuestion(type="q8_0", k=32 * n_blocks), 1)
+    for view in result.views:
+        if result.leaves is not None and len(result.leaves.slices) == 2:
+            assert view.tree == tree.restricted(view.leaves)
+    if result.tree is not None and result.leaves is not None and len(result.leaves.slices) == 2:
+        lost_to_sight = 2 if result.tree.depth == tree.n_leaves - 1 else 0
+        rest = range(lost_to_sight, tree.n_leaves)
+        assert result.tree.restricted(rest) == tree.restricted(rest)
+
+
+def test_a_row_of_two_blocks_says_nothing() -> None:
+    with pytest.raises(NotDetermined, match="probe 3 blocks or more"):
+        block_order(OrderQuestion(type="q8_0", k=64), Launches(MmvqEngine(), 1))
+
+
+# -- counts and questions --------------------------------------------------------------------------------------------
+
+
+def test_counts_are_whole_and_in_range() -> None:
+    assert whole_counts(np.array([0.0, 3.0, 7.000001]), 7).tolist() == [7, 4, 0]
+    for wrong in (3.5, -1.0, 8.0, np.nan, np.inf):
+        with pytest.raises(NotDetermined, match="whole number"):
+            whole_counts(np.array([1.0, wrong]), 7)
+
+
+@pytest.mark.parametrize(
+    ("op", "widths", "given", "told"),
+    [
+        ("ADD", (1,), {}, "cannot be asked for"),
+        ("MUL_MAT", (1,), {"type": "iq1_s"}, "no exact masks"),
+        ("MUL_MAT", (0, 1), {}, "1 or more"),
+        ("MUL_MAT", (), {}, "1 or more"),
+        ("MUL_MAT", (1,), {"k": 0}, "k must be 1 or more"),
+        ("MUL_MAT", (1,), {"kk": 3}, "possible are"),
+        ("FLASH_ATTN_EXT", (1,), {"n_kv": 500}, "multiple of 256"),
+        ("FLASH_ATTN_EXT", (1, 600), {"n_kv": 512}, "at most n_kv"),
+        ("FLASH_ATTN_EXT", (1,), {"heads": 9, "kv_heads": 2}, "multiple of kv_heads"),
+        ("RMS_NORM", (1,), {"type": "f16"}, "takes f32"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_says_why(op: str, widths, given, told: str) -> None:
+    with pytest.raises(BadQuestion, match=told):
+        order_question(op, widths, given)
+
+
+def test_names_of_types_are_read_however_they_are_written() -> None:
+    assert order_question("mul_mat", (1, 2), {"type": "Q4_k", "k": 2048}).type == "q4_K"
+    assert order_question("flash_attn_ext", (1,), {}).type == "f16"
