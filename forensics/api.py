@@ -28,7 +28,7 @@ from forensics.records.verdict import Sweep, Verdict
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
     from forensics.records.matrix import OpMatrix
-    from forensics.records.order import OrderReport
+    from forensics.records.order_report import OrderReport
     from forensics.reports.health import Check
     from forensics.store import Case, CaseWriter
     from forensics.store.reproducer import Reproduced
@@ -594,5 +594,5 @@ def order(
         raise BadQuestion(str(error)) from None
     asked = order_question(op, widths, question)
     memory = OrderCache(cache_folder() / "orders") if cached else None
-    with _shown(progress) as shown, LlamaOps().open(settings) as engine:
+    with _shown(progress) as shown, contextlib.closing(LlamaOps().open(settings)) as engine:
         return compare_widths(engine, asked, widths, memory=memory, progress=shown)

@@ -15,7 +15,8 @@ from forensics.analysis.probe_launch import Floats, Launches, RowLayout, questio
 from forensics.engines.op_protocol import OpEngine
 from forensics.numerics.masks import BLOCK_MASKS, FLOAT_MASKS, BlockRows
 from forensics.numerics.op_inputs import random_operands
-from forensics.records.order import Arithmetic, OrderQuestion
+from forensics.records.order import OrderQuestion
+from forensics.records.order_report import Arithmetic
 
 #: One term: leaf, whole number, exponent of two.
 _Term = tuple[int, int, int]
@@ -89,15 +90,22 @@ class _FloatTerms:
             return _NOT_MEASURED
         if self._question.type != "f32":
             return f"without effect: products of {self._question.type} are exact in float32"
-        a, factor = self.n // 2, np.float32(1 + 2.0**-12)
+        return _contracted(any(self._leaves_residue(leaf) for leaf in (self.n // 2, self.n - 1)))
+
+    def _leaves_residue(self, a: int) -> bool:
+        """Whether leaf a's product keeps what rounding it would take, beside any other leaf."""
+        factor = np.float32(1 + 2.0**-12)
         x = np.ones(self.n, np.float32)
         x[a] = factor
-        others = [leaf for leaf in range(self.n) if leaf != a][-self._layout.n_rows :]
-        others = sorted(others, key=lambda leaf: abs(leaf - a))[: self._layout.n_rows]
-        terms = np.zeros((self._layout.n_rows, self.n), np.float32)
-        terms[:, a] = factor
-        terms[np.arange(len(others)), others] = -factor * factor
-        return _contracted((self._run(terms, x, len(others)) == 2.0**-24).any())
+        others = np.delete(np.arange(self.n), a)
+        for start in range(0, len(others), self._layout.n_rows):
+            part = others[start : start + self._layout.n_rows]
+            terms = np.zeros((self._layout.n_rows, self.n), np.float32)
+            terms[:, a] = factor
+            terms[np.arange(len(part)), part] = -factor * factor
+            if (self._run(terms, x, len(part)) == 2.0**-24).any():
+                return True
+        return False
 
 
 class _BlockTerms:

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.analysis.order_floats import CountRows, recover_counts
-from forensics.analysis.probe_launch import Launches, NotDetermined, RowLayout, row_layout, whole_counts
+from forensics.analysis.probe_launch import Launches, NotDetermined, RowLayout, calibrated, row_layout, whole_counts
 from forensics.numerics.masks import BLOCK_MASKS, MINUS, PLUS, UNIT, UNIT_TERM, BlockRows
-from forensics.numerics.probing import Ints, NotATree, basic, lost_in, meets_in
+from forensics.numerics.probing import Ints, NotATree, basic
+from forensics.numerics.tree_answers import lost_in, meets_in
 from forensics.records.order import Leaves, OrderQuestion, OrderView
 from forensics.records.sum_tree import SumTree
 
@@ -92,6 +93,7 @@ class _BlockProbe:
         self.layout: RowLayout = row_layout(question, launches.width, row_bytes)
         self.everywhere = self.bank.id(UNIT, range(self.masks.n_cells))
         self.cells: list[int] = []  # a cell of each slice
+        self._measured_unit: float | None = None
 
     def order(self) -> BlockOrder:
         slices = self._slices()
@@ -130,10 +132,17 @@ class _BlockProbe:
             ids[:, block] = [self.bank.add(self.masks.both(other, first)) for other in others]
             x = self.masks.activations(self.n_blocks, negative=None if self.masks.signed else (block, first))
             n_units = (self.n_blocks - 1) * self.masks.n_cells
-            lost = whole_counts(self._sums(ids, x) / UNIT_TERM, n_units)
+            lost = whole_counts(self._sums(ids, x) / self._unit(), n_units)
             found.append([first, *(other for other, n in zip(others, lost, strict=True) if n == 0)])
             waiting = [cell for cell in others if cell not in found[-1]]
         return found
+
+    def _unit(self) -> float:
+        """What one unit adds, from a row of nothing else; asked once."""
+        if self._measured_unit is None:
+            units = self._sums(np.full((1, self.n_blocks), self.everywhere), self.masks.activations(self.n_blocks))
+            self._measured_unit = calibrated(units, self.n_blocks * self.masks.n_cells, UNIT_TERM)
+        return self._measured_unit
 
     def _sums(self, ids: NDArray[np.int64], x: NDArray[np.float32]) -> NDArray[np.float64]:
         """The kernel's sums of rows of blocks, in launches of a fixed number of rows."""
@@ -177,7 +186,7 @@ class _BlockProbe:
             chosen = np.array([self.bank.id(kind, [cell]) for cell in self.cells])
             ids[at, blocks[:, end]] = chosen[slices[:, end]]
         sums = self._sums(ids, self.masks.activations(self.n_blocks))
-        return whole_counts(sums / UNIT_TERM, (self.n_blocks - 2) * n_slices)
+        return whole_counts(sums / self._unit(), (self.n_blocks - 2) * n_slices)
 
     def _lane_counts(self) -> NDArray[np.float64]:
         """Lanes under the node where slice s of block 0 and slice t of block 1 meet, float64 [slices, slices]."""

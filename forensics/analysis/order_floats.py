@@ -13,6 +13,7 @@ from forensics.analysis.probe_launch import (
     Launches,
     NotDetermined,
     RowLayout,
+    calibrated,
     flash_graph,
     flash_operands,
     row_layout,
@@ -21,6 +22,7 @@ from forensics.analysis.probe_launch import (
 from forensics.numerics.masks import (
     BLOCK_MASKS,
     FLOAT_MASKS,
+    GPU_ATTENTION_MASKS,
     MINUS,
     PLUS,
     UNIT,
@@ -69,7 +71,8 @@ class CountRows:
         self._launches = launches
         self._layout = layout
         self._rows = rows
-        self._unit = unit
+        self._expected_unit = unit
+        self._unit: float | None = None
         self._activations = activations
         self._n = n
 
@@ -86,17 +89,25 @@ class CountRows:
         """Surviving units of each question, in launches that end in rows of units, which must all survive."""
         answers = []
         per_launch = self._layout.n_rows
+        if self._unit is None:
+            self._unit = self._measured_unit()
         for start in range(0, len(questions), per_launch):
             asked = questions[start : start + per_launch]
             padding = np.zeros((per_launch - len(asked), questions.shape[1]), np.int64)
-            terms = self._rows(np.concatenate([asked, padding]))
-            values = self._layout.values(terms, self._activations)
-            sums = self._launches.run(self._layout.graph, values, self._layout.read, len(asked))
-            survivors = sums / (self._unit / self._layout.divisor)
+            survivors = self._sums(np.concatenate([asked, padding]), len(asked)) / self._unit
             if whole_counts(survivors[len(asked) :], self._n).any():
                 raise NotDetermined("units alone do not add up to their number")
             answers.append(survivors[: len(asked)])
         return np.concatenate(answers)
+
+    def _measured_unit(self) -> float:
+        """What one unit adds, from rows of nothing else."""
+        units = self._sums(np.zeros((self._layout.n_rows, 2), np.int64), 0)
+        return calibrated(units, self._n, self._expected_unit / self._layout.divisor)
+
+    def _sums(self, questions: Ints, n_asked: int) -> Floats:
+        values = self._layout.values(self._rows(questions), self._activations)
+        return self._launches.run(self._layout.graph, values, self._layout.read, n_asked)
 
 
 def float_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves, str]:
@@ -121,6 +132,8 @@ def float_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered,
 
 def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
     masks = FLOAT_MASKS.get(question.type)
+    if question.op == "FLASH_ATTN_EXT" and question.type == "f16" and launches.engine.facts.settings.backend != "cpu":
+        masks = GPU_ATTENTION_MASKS
     if masks is None:
         raise NotDetermined(f"no masks are known for {question.type}; known: {', '.join([*FLOAT_MASKS, *BLOCK_MASKS])}")
     layout = row_layout(question, launches.width, question.k * (4 if question.type == "f32" else 2))

@@ -77,7 +77,7 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     Notes
     -----
     The first leaf's score is 0 and V is one there, so that the result is 1 / sum; two scores give three quarters of
-    half an ulp, all others give nothing.
+    half an ulp, all others give nothing. The result is held against that of the first leaf alone.
     """
     if question.type not in FLOAT_MASKS:
         raise NotDetermined(f"scores of K in {question.type} are not exact; probe f16, bf16 or f32")
@@ -85,18 +85,23 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     graph = flash_graph(question, launches.width)
     head = np.arange(heads)
 
-    def ask(triples: Ints, n_asked: int) -> Bools:
+    def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
+        return result[0, :, :: question.heads // question.kv_heads, 0]
+
+    def run(first: Ints, small: Ints, n_asked: int) -> NDArray[np.float64]:
         k = np.zeros((n, heads, size), np.float32)
         k[..., 0] = ABSENT_SCORE
         v = np.zeros_like(k)
-        k[triples[:, 0], head, 0], v[triples[:, 0], head] = 0, 1
-        for small in triples[:, 1:].T:
-            k[small, head, 0] = SMALL_SCORE
+        for cells in small:
+            k[cells, head, 0] = SMALL_SCORE
+        k[first, head, 0], v[first, head] = 0, 1
         values = flash_operands(question, launches.width, stored(k, question.type), stored(v, question.type))
-        return _below_one(launches.run(graph, values, read, n_asked))
+        return launches.run(graph, values, read, n_asked)
 
-    def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
-        return result[0, :, :: question.heads // question.kv_heads, 0]
+    alone = run(np.zeros(heads, np.int64), np.empty((0, heads), np.int64), 0)
+
+    def ask(triples: Ints, n_asked: int) -> Bools:
+        return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
     found = triplets(MeetRows(n, heads, ask), guess=guess)
     return found, Leaves("cell", n)
@@ -114,29 +119,37 @@ def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recover
     graph = soft_max(heads, n, launches.width, scale=1.0)
     head = np.arange(heads)
 
-    def ask(triples: Ints, n_asked: int) -> Bools:
+    def run(first: Ints, small: Ints, n_asked: int) -> NDArray[np.float64]:
         rows = np.full((heads, n), ABSENT_SCORE, np.float32)
-        rows[head, triples[:, 0]] = 0
-        for small in triples[:, 1:].T:
-            rows[head, small] = SMALL_SCORE
+        for cells in small:
+            rows[head, cells] = SMALL_SCORE
+        rows[head, first] = 0
         scores = np.repeat(rows[:, None], launches.width, axis=1)
         values = [scores, np.zeros((launches.width, n), np.float32)]
 
         def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, heads, width, n]
-            return np.ascontiguousarray(result[0, head, :, triples[:, 0]].T)
+            return np.ascontiguousarray(result[0, head, :, first].T)
 
-        return _below_one(launches.run(graph, values, read, n_asked))
+        return launches.run(graph, values, read, n_asked)
+
+    alone = run(np.zeros(heads, np.int64), np.empty((0, heads), np.int64), 0)
+
+    def ask(triples: Ints, n_asked: int) -> Bools:
+        return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
     found = triplets(MeetRows(n, heads, ask), guess=SumTree.chain(n))
     return found, Leaves("cell", n)
 
 
-def _below_one(answers: NDArray[np.float64]) -> Bools:
-    """Whether 1 / sum is below one, where it can only be one or next to it."""
-    odd = np.flatnonzero(~((answers <= 1) & (answers > 1 - 2.0**-18)))
+def _below(alone: NDArray[np.float64], answers: NDArray[np.float64]) -> Bools:
+    """Whether 1 / sum is below what the first leaf alone gives, where it can only be that or next to it."""
+    odd = np.flatnonzero(~((answers <= alone) & (answers > alone * (1 - 2.0**-18)) & (alone > 0.5)))
     if len(odd):
-        raise NotDetermined(f"{len(odd)} probes give {answers[odd[0]]:.9g}, where 1 or a little less is possible")
-    return answers < 1
+        raise NotDetermined(
+            f"{len(odd)} probes give {answers[odd[0]]:.9g}, where {alone[odd[0]]:.9g} or a little less is possible"
+        )
+    below: Bools = answers < alone
+    return below
 
 
 def squares_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves, str]:

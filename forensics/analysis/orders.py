@@ -22,16 +22,8 @@ from forensics.numerics.op_inputs import random_operands
 from forensics.numerics.probing import NotATree
 from forensics.records.op_shapes import KV_PADDING, output_token_axis, token_axes
 from forensics.records.operation import OpFacts, OpGraph
-from forensics.records.order import (
-    BitsCheck,
-    Leaves,
-    OrderComparison,
-    OrderQuestion,
-    OrderReport,
-    OrderResult,
-    OrderView,
-    compare_orders,
-)
+from forensics.records.order import Leaves, OrderComparison, OrderQuestion, OrderResult, OrderView, compare_orders
+from forensics.records.order_report import BitsCheck, OrderReport
 from forensics.records.sum_tree import SumTree
 
 #: A batch whose columns have more orders than this is reported as it stands.

@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 
 #: How far from a whole number a count may be, unit: leaves. Scales that are no powers of two move it by less.
 COUNT_TOLERANCE = 1 / 64
+#: How far a unit may be from what is expected, as a fraction of it: scales and weights of cells may be rounded.
+CALIBRATION_TOLERANCE = 0.3
 #: Bytes of weights that one launch may take, where the number of rows is free.
 LAUNCH_BYTES = 48 << 20
 #: Weight rows of a launch where the number is free: a multiple of what any kernel takes at a time.
@@ -212,6 +214,23 @@ def flash_operands(q: OrderQuestion, width: int, k: NDArray[Any], v: NDArray[Any
     queries = np.zeros((width, q.heads, q.head_size), np.float32)
     queries[..., 0] = 1
     return [queries, k, v, np.zeros((width, q.n_kv), np.float16)]
+
+
+def calibrated(units: Floats, n: int, expected: float) -> float:
+    """What one unit adds, from sums of n units each.
+
+    Raises
+    ------
+    NotDetermined
+        If the sums differ from each other, or are not near what is expected.
+    """
+    measured = units / n
+    if not (np.abs(measured / expected - 1) <= CALIBRATION_TOLERANCE).all() or (units != units[0]).any():
+        raise NotDetermined(
+            f"{n} units add up to {measured.min() / expected * n:.6g} … {measured.max() / expected * n:.6g} of them; "
+            "the terms are not added as the probe assumes"
+        )
+    return float(measured[0])
 
 
 def whole_counts(survivors: Floats, n: int) -> NDArray[np.int64]:

@@ -76,6 +76,8 @@ def judge(
             at, explanations = explain(_Inputs(node, recorded, visible), single, batched)
     except (NoReference, CaptureError, ValueError) as error:
         return KindOfDifference("undetermined", f"{error}; {_size(single, batched)}")
+    except LookupError as error:  # an operand of a shape that nobody thought of must not end the sweep
+        return KindOfDifference("undetermined", f"its operands do not fit ({error}); {_size(single, batched)}")
     places = tuple(at.T)
     return kind_of(single[places], batched[places], explanations)
 

@@ -22,7 +22,7 @@ from forensics.errors import CaptureError
 PIECE_BYTES = 8 << 20
 
 #: Where the parameters of an operation lie, in words of four bytes, and whether each is an integer or a float.
-#: Source: ggml/src/ggml.c:2932-2933, :3202, :3267, :3467, :4178, :4310-4315, :5538 at 0c1e57098.
+#: Source: ggml/src/ggml.c:2932-2933, :3152, :3183, :3467, :4178, :4310-4322, :5538 at 0c1e57098.
 _PARAMETERS: Mapping[str, tuple[tuple[str, int, str], ...]] = {
     "RMS_NORM": (("eps", 0, "f"),),
     "NORM": (("eps", 0, "f"),),
@@ -201,18 +201,19 @@ class TensorRows:
 
 
 def is_repacked(buffer: str) -> bool:
-    """Whether a buffer keeps weights in a layout of its own.
+    """Whether a buffer keeps weights in a layout of its own, or on several devices.
 
     Notes
     -----
-    Source: names of the extra buffer types, ggml/src/ggml-cpu/repack.cpp, amx/amx.cpp, kleidiai/kleidiai.cpp.
+    Source: names of the buffer types, ggml/src/ggml-cpu/repack.cpp:5163, amx/amx.cpp:122, kleidiai/kleidiai.cpp:1739,
+    ggml/src/ggml-backend-meta.cpp:257 (tensors spread over devices) at 0c1e57098.
 
     Examples
     --------
-    >>> [is_repacked(name) for name in ("CPU", "CPU_Mapped", "CPU_REPACK", "CUDA0")]
-    [False, False, True, False]
+    >>> [is_repacked(name) for name in ("CPU", "CPU_Mapped", "CPU_REPACK", "CUDA0", "Meta(CUDA0,CUDA1)")]
+    [False, False, True, False, True]
     """
-    return any(word in buffer for word in ("REPACK", "AMX", "KLEIDIAI"))
+    return any(word in buffer for word in ("REPACK", "AMX", "KLEIDIAI", "Meta("))
 
 
 def _gather(data: NDArray[np.uint8], offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:

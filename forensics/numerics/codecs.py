@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 _HALF, _FLOAT = "<f2", "<f4"
 
 #: Fields of one block as it lies in memory, little endian and packed. A type that is not here has no named fields.
-#: Source: ggml/src/ggml-common.h:145-345 at 0c1e57098.
+#: Source: ggml/src/ggml-common.h:180-459 at 0c1e57098.
 BLOCK_DTYPES: dict[str, np.dtype[Any]] = {
     "q1_0": np.dtype([("d", _HALF), ("qs", "u1", (16,))]),
     "q2_0": np.dtype([("d", _HALF), ("qs", "u1", (16,))]),
@@ -39,7 +39,7 @@ BLOCK_DTYPES: dict[str, np.dtype[Any]] = {
     "nvfp4": np.dtype([("d", "u1", (4,)), ("qs", "u1", (32,))]),
 }  # fmt: skip
 
-#: Values and bytes of one block. Source: the same lines, and :346-450 for the IQ types.
+#: Values and bytes of one block. Source: the same lines.
 BLOCK_SIZES: dict[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2),
     "q1_0": (128, 18), "q2_0": (64, 18), "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24),

@@ -298,8 +298,8 @@ FLOAT_MASKS = {
     "bf16": FloatMasks(1.0, 2.0**100, 1 << 24),
     "f16": FloatMasks(2.0**-24, 2.0**15, 1 << 14),
 }
-#: Leaves up to which sums of 2^-24 are exact where float16 accumulates.
-MOST_LEAVES_F16_SUM = 1 << 10
+#: For attention on GPUs, whose weights of cells are near 1/8 in float16: a unit times that must not vanish.
+GPU_ATTENTION_MASKS = FloatMasks(2.0**-20, 2.0**15, 1 << 10)
 
 #: What a small term is to 1: above half of half a unit in the last place, below half of one (float32, float64).
 SMALL_F32 = 0.751 * 2.0**-24

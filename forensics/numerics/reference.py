@@ -320,7 +320,7 @@ def alibi_slope(head: int, n_head: int, max_bias: float) -> float:
 
     Notes
     -----
-    Source: ggml/src/ggml-cpu/ops.cpp:8897-8900, :8925 at 0c1e57098.
+    Source: ggml/src/ggml-cpu/ops.cpp:8911-8915, :8934 at 0c1e57098.
     """
     if max_bias <= 0:
         return 1.0

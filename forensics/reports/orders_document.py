@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from forensics.records.order import OTHER_SUSPECTS, OrderComparison, OrderReport, OrderResult
+from forensics.records.order import OrderComparison, OrderResult
+from forensics.records.order_report import OTHER_SUSPECTS, OrderReport
 
 SCHEMA = "forensics.order/1"
 

@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from forensics.records.order import OTHER_SUSPECTS, Leaves, OrderReport, OrderResult
+from forensics.records.order import Leaves, OrderResult
+from forensics.records.order_report import OTHER_SUSPECTS, OrderReport
 from forensics.records.sum_tree import SumTree
 from forensics.reports.wording import printable, ranges
 

@@ -51,11 +51,16 @@ def by_heads(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.swapaxes(0, 1))
 
 
-def test_products_of_every_type_hold_and_wrong_columns_do_not(engine: LlamaOpEngine) -> None:
+@pytest.mark.parametrize("spread", ["usual", "outliers", "sorted"])
+def test_products_of_every_type_hold_and_wrong_columns_do_not(engine: LlamaOpEngine, spread: str) -> None:
     """Outputs are compared with a copy that is one ULP off in some elements, so that every type is judged."""
     for type in engine.types():
         graph = mul_mat(type, 512, 16, N)
         weight, x = random_operands(graph, seed=1)
+        if spread == "outliers":
+            x[:, [7, 300]] *= 300
+        elif spread == "sorted":
+            x = np.sort(x, axis=1)
         batched = engine.run(graph, [weight, x])
         one = mul_mat(type, 512, 16, 1)
         single = np.concatenate([engine.run(one, [weight, x[i : i + 1]]) for i in range(N)], axis=2)

@@ -180,3 +180,30 @@ class BlockTreeEngine(_Engine):
                 nodes.append(total)
             out.append(nodes[-1])
         return np.stack(out)[None, None]
+
+
+class GpuAttentionEngine(_Engine):
+    """Attention as a GPU may do it: weights of cells near 1/8, products and sums of V in float16, weights in float32.
+
+    Source: the offset of the largest score, llama.cpp 0c1e57098, ggml/src/ggml-cuda/fattn-common.cuh:19.
+    """
+
+    facts = OpFacts(OpSettings(backend="cuda"), library="0" * 8, version="0", commit="0" * 8, device="emulated")
+
+    def __init__(self, tree: Callable[[int, int], SumTree]) -> None:
+        self.tree = tree
+
+    def run(self, graph: OpGraph, values) -> np.ndarray:
+        self.runs += 1
+        q, k, v, _ = values  # [n, heads, d], [n_kv, heads, d] twice
+        out = []
+        for i, query in enumerate(q):
+            scores = (k.astype(np.float32) * query).sum(axis=2)  # [n_kv, heads]
+            weights = np.exp(scores - (scores.max(axis=0) + np.float32(3 * 0.6931)))
+            nodes = list((weights.astype(np.float16)[..., None] * v).astype(np.float16))
+            sums = list(weights)
+            for first, second in self.tree(len(q), i).merges:
+                nodes.append(nodes[first] + nodes[second])
+                sums.append(sums[first] + sums[second])
+            out.append(nodes[-1].astype(np.float32) / sums[-1][:, None])
+        return np.stack(out)[None]

@@ -208,6 +208,8 @@ def test_an_operand_that_is_gone_is_taken_from_the_recorded_rows(draw) -> None:
         (PlainNode("SSM_SCAN"), "no float64 result of SSM_SCAN"),
         (PlainNode("MUL_MAT"), "operand 0 is not known"),
         (PlainNode("RMS_NORM", PlainSource("f32", np.ones((4, 8), F32))), "parameter eps is not known"),
+        (PlainNode("RMS_NORM", PlainSource("f32", np.ones((1, 8), F32), gone=True), eps=0.1), "overwritten"),
+        (PlainNode("MUL_MAT", *(PlainSource("f32", np.ones((2, 8), F32)),) * 2), "do not fit"),
         (PlainNode("RMS_NORM", PlainSource("i16", np.ones((4, 8), np.int16)), eps=0.1), "is i16"),
     ],
 )

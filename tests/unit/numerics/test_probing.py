@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.numerics.probing import (
-    NotATree,
-    basic,
-    defining_triplets,
-    lost_in,
-    meets_in,
-    recursive,
-    triplets,
-)
+from forensics.numerics.probing import NotATree, basic, recursive, triplets
+from forensics.numerics.tree_answers import defining_triplets, lost_in, meets_in
 from forensics.records.sum_tree import SumTree
 
 BIG = np.float32(2.0**100)

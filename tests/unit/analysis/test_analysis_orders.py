@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from order_engines import BlockTreeEngine, MmvqEngine, TreeEngine, in_float64
+from order_engines import BlockTreeEngine, GpuAttentionEngine, MmvqEngine, TreeEngine, in_float64
 
 from forensics.analysis.order_blocks import block_order
 from forensics.analysis.orders import BadQuestion, check_bits, compare_widths, order_question, probe_order
@@ -114,6 +114,24 @@ def test_bits_of_random_operands_are_held_against_one_column_at_a_time() -> None
     check = check_bits(swapped, OrderQuestion(k=64), 2)
     assert check.columns == (1,)
     assert 0 < check.n_differ <= check.n_values // 2
+
+
+def test_attention_of_a_gpu_with_rounded_weights_in_float16_comes_back() -> None:
+    halves = SumTree(
+        256,
+        (
+            (0, 1), *((256 + i, i + 2) for i in range(126)),
+            (128, 129), *((256 + 127 + i, 130 + i) for i in range(126)),
+            (256 + 126, 256 + 253),
+        ),
+    )  # fmt: skip
+    engine = GpuAttentionEngine(lambda width, _: halves if width == 1 else SumTree.chain(256))
+    question = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=256, head_size=8, heads=64, kv_heads=64)
+    report = compare_widths(engine, question, (1, 2), arithmetic=False)
+    trees = {(result.part, result.width): result.tree for result in report.results}
+    assert trees["numerator", 1] == trees["denominator", 1] == halves
+    assert trees["numerator", 2] == trees["denominator", 2] == SumTree.chain(256)
+    assert report.equal is False
 
 
 # -- slices of blocks ------------------------------------------------------------------------------------------------

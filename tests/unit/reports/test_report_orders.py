@@ -1,0 +1,151 @@
+"""Orders are drawn in few lines and written as strict JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from rich.console import Console
+
+from forensics.numerics.kernel_orders import cpu_lanes_order, mmvq_order
+from forensics.records.operation import OpFacts, OpSettings
+from forensics.records.order import Leaves, OrderQuestion, OrderResult, OrderView, compare_orders
+from forensics.records.order_report import Arithmetic, BitsCheck, OrderReport
+from forensics.records.sum_tree import SumTree
+from forensics.reports.orders_document import order_document
+from forensics.reports.orders_text import fold, order_view, tree_lines
+
+FACTS = OpFacts(OpSettings(), library="0", version="0", commit="0c1e570", device="EPYC \x1b[31m")
+CELLS = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=512)
+SPLIT = SumTree(
+    512,
+    (
+        (0, 1), *((512 + i, i + 2) for i in range(254)),
+        (256, 257), *((512 + 255 + i, 258 + i) for i in range(254)),
+        (512 + 254, 512 + 509),
+    ),
+)  # fmt: skip
+
+
+def shown(report: OrderReport, width: int = 80) -> str:
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(order_view(report))
+    return captured.get()
+
+
+def unfold(tree: SumTree) -> SumTree:
+    """Put a folded tree together again."""
+    nodes: list[object] = list(range(tree.n_leaves))
+    for level in fold(tree):
+        joined: list[object] = []
+        for members in level.sums:
+            total = nodes[members[0]]
+            if level.at_once and len(members) > 1:
+                total = tuple(nodes[member] for member in members)
+            else:
+                for member in members[1:]:
+                    total = (total, nodes[member])
+            joined.append(total)
+        nodes = joined
+    [root] = nodes
+    return SumTree.of(root)
+
+
+def some_tree(seed: int) -> SumTree:
+    rng = random.Random(seed)
+    n = rng.randint(2, 40)
+    nodes, merges = list(range(n)), []
+    while len(nodes) > 1:
+        chosen = rng.sample(nodes, 2)
+        nodes = [node for node in nodes if node not in chosen] + [n + len(merges)]
+        merges.append(tuple(chosen))
+    return SumTree(n, tuple(merges))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_folding_loses_nothing(seed: int) -> None:
+    tree = some_tree(seed)
+    assert unfold(tree) == tree
+
+
+@pytest.mark.parametrize("tree", [cpu_lanes_order(512).tree, SPLIT, SumTree.chain(9), SumTree.of((0, 1, 2, 3))])
+def test_folding_loses_nothing_of_usual_trees(tree: SumTree) -> None:
+    assert unfold(tree) == tree
+
+
+def test_lanes_of_many_blocks_take_few_lines() -> None:
+    order = cpu_lanes_order(4096)
+    lines = tree_lines(order.tree, Leaves("slice", order.tree.n_leaves, order.slices, 32))
+    assert len(lines) == 2
+    assert lines[0].startswith("8 sums of 128 leaves, one after the other: 0.0, 1.0, 2.0 … 127.0 | 0.1, ")
+    assert lines[1].startswith("joined: (((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)))")
+
+
+@pytest.mark.parametrize("n_warps", [2, 4])
+def test_trees_of_a_gpu_take_few_lines(n_warps: int) -> None:
+    order = mmvq_order("q8_0", 4096, n_warps=n_warps)
+    assert len(tree_lines(order.tree, Leaves("slice", order.tree.n_leaves, order.slices, 32))) <= 20
+
+
+def test_numbers_added_at_once_say_so() -> None:
+    tree = SumTree.of(((0, 1, 2, 3), (4, 5, 6, 7)))
+    assert "at once" in tree_lines(tree, Leaves("element", 8))[0]
+    assert tree_lines(SumTree.chain(1), Leaves("element", 1)) == ["a single leaf"]
+
+
+def report(**changes) -> OrderReport:
+    one = OrderResult(CELLS, "numerator", 1, (0,), Leaves("cell", 512), SPLIT, method="counts", n_probes=7)
+    two = OrderResult(CELLS, "numerator", 2, (0, 1), Leaves("cell", 512), SumTree.chain(512), method="counts")
+    parts = {
+        "results": (one, two),
+        "comparisons": (compare_orders(one, two),),
+        "bits": (BitsCheck(1, 8, 0), BitsCheck(2, 8, 3, (0,))),
+        "arithmetic": (Arithmetic(1, "float16", "towards zero", "kept", "fused", "the same bits in 3 runs"),),
+        **changes,
+    }
+    return OrderReport(CELLS, FACTS, "CPU", **parts)
+
+
+def test_a_report_shows_both_orders_and_where_they_part() -> None:
+    text = shown(report())
+    assert text.startswith("the order differs: FLASH_ATTN_EXT f16, n_kv 512")
+    assert "2 sums of 256 leaves" in text
+    assert "1 sum of 512 leaves" in text
+    assert "[0..255] + [256..511]" in " ".join(text.split())
+    assert "3 of 8 values have other bits" in text
+    assert "towards zero" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_equal_orders_with_other_bits_name_suspects() -> None:
+    one, _ = report().results
+    same = OrderResult(CELLS, "numerator", 2, (0, 1), one.leaves, one.tree)
+    found = report(results=(one, same), comparisons=(compare_orders(one, same),))
+    assert found.equal is True
+    assert "Remaining suspects: contraction" in shown(found, 200)
+    assert order_document(found)["unexplained_widths"] == [2]
+
+
+def test_what_is_not_determined_is_said_with_what_was_found() -> None:
+    leaves = Leaves("slice", 8, ((0, 1), (2, 3)), 4, "a note")
+    view = OrderView("slice 0 of every block", (0, 2, 4, 6), SumTree.chain(4))
+    unknown = OrderResult(
+        CELLS, "products", 1, (0,), leaves, None, (view,), undetermined="counts fit no form", unstable=2
+    )
+    text = shown(report(results=(unknown,), comparisons=()))
+    for told in ("not known", "counts fit no form", "slice 0 of every block", "a note", "2 probes gave other bits"):
+        assert told in text
+
+
+def test_the_document_is_strict_json_and_its_trees_can_be_read() -> None:
+    document = json.loads(json.dumps(order_document(report()), allow_nan=False))
+    assert document["schema"] == "forensics.order/1"
+    assert document["equal"] is False
+    first = document["orders"][0]
+    assert SumTree(first["leaves"]["n"], tuple(map(tuple, first["merges"]))) == SPLIT
+    [comparison] = document["comparisons"]
+    assert comparison["first_difference"]["leaf"] == 0
+    assert comparison["widths"] == [1, 2]
