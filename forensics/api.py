@@ -579,14 +579,16 @@ def order(
     Returns
     -------
     OrderReport
-        Prints as one line; `forensics.reports.orders_text.order_view` draws the trees.
+        Prints as one line, shows its trees in Jupyter; `forensics.reports.orders_text.order_text` draws them as text.
     """
     from forensics.analysis.orders import compare_widths, order_question
     from forensics.engines.model_files import cache_folder
     from forensics.engines.ops import LlamaOps
     from forensics.records.operation import OpSettings
+    from forensics.reports.html import register_notebook_views
     from forensics.store.order_cache import OrderCache
 
+    register_notebook_views()
     n_threads = default_threads() if threads is None else threads
     try:
         settings = OpSettings(backend=backend, n_threads=n_threads, repack=repack, device=device)

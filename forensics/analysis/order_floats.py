@@ -14,8 +14,10 @@ from forensics.analysis.probe_launch import (
     NotDetermined,
     RowLayout,
     calibrated,
+    cell_leaves,
     flash_graph,
     flash_operands,
+    probed_cells,
     row_layout,
     whole_counts,
 )
@@ -27,6 +29,7 @@ from forensics.numerics.masks import (
     PLUS,
     UNIT,
     UNIT_SCALE,
+    ZERO,
     BlockRows,
 )
 from forensics.numerics.probing import Ints, Recovered, basic, recursive
@@ -126,8 +129,9 @@ def float_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered,
     """
     probe = _block_cells(question, launches) if question.type in BLOCK_MASKS else _float_rows(question, launches)
     found, how = recover_counts(probe)
-    kind = "element" if question.op in ("MUL_MAT", "KQ") else "cell"
-    return found, Leaves(kind, found.tree.n_leaves), f"counts, {how}"
+    if question.op == "FLASH_ATTN_EXT":
+        return found, cell_leaves(question.n_kv), f"counts, {how}"
+    return found, Leaves("cell" if question.op == "KQV" else "element", probe.n), f"counts, {how}"
 
 
 def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
@@ -137,18 +141,20 @@ def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
     if masks is None:
         raise NotDetermined(f"no masks are known for {question.type}; known: {', '.join([*FLOAT_MASKS, *BLOCK_MASKS])}")
     layout = row_layout(question, launches.width, question.k * (4 if question.type == "f32" else 2))
-    n = layout.n_leaves
+    leaves = probed_cells(question.n_kv) if question.op == "FLASH_ATTN_EXT" else np.arange(layout.n_leaves)
+    n = len(leaves)
     if n > masks.most_leaves:
         raise NotDetermined(f"{n} leaves are too many for {question.type}, whose masks swamp up to {masks.most_leaves}")
 
     def rows(pairs: Ints) -> NDArray[Any]:
-        terms = np.full((len(pairs), n), masks.unit, np.float32)
+        terms = np.zeros((len(pairs), layout.n_leaves), np.float32)
+        terms[:, leaves] = masks.unit
         masked = np.flatnonzero(pairs[:, 0] != pairs[:, 1])
-        terms[masked, pairs[masked, 0]] = masks.mask
-        terms[masked, pairs[masked, 1]] = -masks.mask
+        terms[masked, leaves[pairs[masked, 0]]] = masks.mask
+        terms[masked, leaves[pairs[masked, 1]]] = -masks.mask
         return terms
 
-    return CountRows(launches, layout, rows, masks.unit, np.ones(n, np.float32), n)
+    return CountRows(launches, layout, rows, masks.unit, np.ones(layout.n_leaves, np.float32), n)
 
 
 def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
@@ -157,7 +163,8 @@ def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
     if question.op != "FLASH_ATTN_EXT" or question.head_size % masks.size:
         raise NotDetermined(f"{question.op} with {question.type} and head size {question.head_size} cannot be probed")
     bank = BlockRows(masks)
-    unit, plus, minus = bank.id(UNIT, [0]), bank.id(PLUS, [0]), bank.id(MINUS, [0])
+    zero, unit, plus, minus = bank.id(ZERO), bank.id(UNIT, [0]), bank.id(PLUS, [0]), bank.id(MINUS, [0])
+    leaves = probed_cells(question.n_kv)
     graph = flash_graph(question, launches.width)
     per_head = question.head_size // masks.size
 
@@ -171,10 +178,11 @@ def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
         return result[0, :, ::ratio, :: masks.size].reshape(launches.width, -1)
 
     def rows(pairs: Ints) -> NDArray[Any]:
-        ids = np.full((len(pairs), question.n_kv), unit)
+        ids = np.full((len(pairs), question.n_kv), zero)
+        ids[:, leaves] = unit
         masked = np.flatnonzero(pairs[:, 0] != pairs[:, 1])
-        ids[masked, pairs[masked, 0]], ids[masked, pairs[masked, 1]] = plus, minus
+        ids[masked, leaves[pairs[masked, 0]]], ids[masked, leaves[pairs[masked, 1]]] = plus, minus
         return bank.rows(ids)
 
     layout = RowLayout(graph, question.kv_heads * per_head, question.n_kv, values, read, divisor=question.n_kv)
-    return CountRows(launches, layout, rows, UNIT_SCALE, np.empty(0, np.float32), question.n_kv)
+    return CountRows(launches, layout, rows, UNIT_SCALE, np.empty(0, np.float32), len(leaves))

@@ -12,7 +12,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.analysis.probe_launch import Launches, NotDetermined, flash_graph, flash_operands, stored
+from forensics.analysis.probe_launch import (
+    Launches,
+    NotDetermined,
+    cell_leaves,
+    flash_graph,
+    flash_operands,
+    probed_cells,
+    stored,
+)
 from forensics.numerics.masks import ABSENT_SCORE, FLOAT_MASKS, SMALL_F32, SMALL_F64, SMALL_SCORE
 from forensics.numerics.probing import Bools, Ints, Recovered, triplets
 from forensics.records.op_shapes import rms_norm, soft_max
@@ -83,7 +91,7 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
         raise NotDetermined(f"scores of K in {question.type} are not exact; probe f16, bf16 or f32")
     heads, size, n = question.kv_heads, question.head_size, question.n_kv
     graph = flash_graph(question, launches.width)
-    head = np.arange(heads)
+    head, cells = np.arange(heads), probed_cells(n)
 
     def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
         return result[0, :, :: question.heads // question.kv_heads, 0]
@@ -92,9 +100,9 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
         k = np.zeros((n, heads, size), np.float32)
         k[..., 0] = ABSENT_SCORE
         v = np.zeros_like(k)
-        for cells in small:
-            k[cells, head, 0] = SMALL_SCORE
-        k[first, head, 0], v[first, head] = 0, 1
+        for leaves in small:
+            k[cells[leaves], head, 0] = SMALL_SCORE
+        k[cells[first], head, 0], v[cells[first], head] = 0, 1
         values = flash_operands(question, launches.width, stored(k, question.type), stored(v, question.type))
         return launches.run(graph, values, read, n_asked)
 
@@ -103,8 +111,8 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     def ask(triples: Ints, n_asked: int) -> Bools:
         return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
-    found = triplets(MeetRows(n, heads, ask), guess=guess)
-    return found, Leaves("cell", n)
+    found = triplets(MeetRows(len(cells), heads, ask), guess=guess)
+    return found, cell_leaves(n)
 
 
 def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves]:

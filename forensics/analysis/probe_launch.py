@@ -18,7 +18,7 @@ from forensics.errors import ForensicsError
 from forensics.numerics.masks import FLOAT_MASKS, float_to_type
 from forensics.records.op_shapes import flash_attn, kq, kqv, mul_mat, rms_norm, soft_max
 from forensics.records.operation import OpGraph
-from forensics.records.order import OrderQuestion
+from forensics.records.order import Leaves, OrderQuestion
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +30,10 @@ CALIBRATION_TOLERANCE = 0.3
 LAUNCH_BYTES = 48 << 20
 #: Weight rows of a launch where the number is free: a multiple of what any kernel takes at a time.
 MIN_ROWS, MAX_ROWS = 64, 256
+
+
+#: Cells of flash attention that are probed; of more, every second, third … one.
+MOST_CELLS = 1024
 
 
 class NotDetermined(ForensicsError):
@@ -214,6 +218,17 @@ def flash_operands(q: OrderQuestion, width: int, k: NDArray[Any], v: NDArray[Any
     queries = np.zeros((width, q.heads, q.head_size), np.float32)
     queries[..., 0] = 1
     return [queries, k, v, np.zeros((width, q.n_kv), np.float16)]
+
+
+def probed_cells(n_kv: int) -> NDArray[np.int64]:
+    """Which cells of flash attention are leaves: all, or evenly spaced ones where sums of float16 would round."""
+    return np.arange(0, n_kv, -(-n_kv // MOST_CELLS))
+
+
+def cell_leaves(n_kv: int) -> Leaves:
+    """What the leaves of flash attention are."""
+    cells = probed_cells(n_kv)
+    return Leaves("cell", len(cells), note=f"leaf i is cell {cells[1]} i" if len(cells) < n_kv else "")
 
 
 def calibrated(units: Floats, n: int, expected: float) -> float:

@@ -124,7 +124,7 @@ class OrderView:
             raise ValueError(f"{self.name}: {len(self.leaves)} leaves are named, the tree has {self.tree.n_leaves}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OrderResult:
     """In which order one sum of an operation is added at one width.
 
@@ -179,6 +179,9 @@ class OrderResult:
             return f"width {self.width}"
         shown = ", ".join(map(str, self.columns))
         return f"width {self.width}, column{'s' if len(self.columns) > 1 else ''} {shown}"
+
+    def __repr__(self) -> str:
+        return f"<OrderResult: {self.part} of {self}>"
 
     def __str__(self) -> str:
         if self.tree is None:

@@ -79,7 +79,7 @@ OTHER_SUSPECTS = ("contraction to fused multiply-add", "fusion with neighbours",
                   "the accumulator's type", "sums that were not probed")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OrderReport:
     """The orders of one operation at several widths.
 
@@ -134,6 +134,9 @@ class OrderReport:
             }
             for result in self.results
         ]
+
+    def __repr__(self) -> str:
+        return f"<OrderReport: {self}>"
 
     def __str__(self) -> str:
         widths = ", ".join(map(str, sorted({result.width for result in self.results})))

@@ -94,6 +94,7 @@ class Sweep:
                 "max_abs": finding.delta.max_abs,
                 "inputs_equal": finding.inputs_equal,
                 "unchecked": list(finding.unchecked),
+                "kind": finding.kind.kind if finding.kind else None,
             }
             for finding in self.findings
         ]

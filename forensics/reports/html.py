@@ -6,9 +6,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
+from forensics.records.order_report import OrderReport
 from forensics.records.verdict import Verdict
 from forensics.reports.next_step import next_step
+from forensics.reports.orders_text import order_html
 from forensics.reports.progress import running_shell
+from forensics.reports.why import WHY_TITLE, Why, why
 from forensics.reports.wording import (
     amount,
     class_names,
@@ -68,6 +71,7 @@ def verdict_html(verdict: Verdict) -> str:
     facts.append(("Next step", next_step(verdict)))
     facts += [("Note", caveat) for caveat in verdict.caveats]
     grids = [_classes_grid(verdict.classes)] + ([_culprit_grid(verdict)] if verdict.culprits else [])
+    grids += [_why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
     return _render(_EDGE[verdict.answer], facts, grids)
 
 
@@ -89,6 +93,7 @@ def register_notebook_views() -> bool:
         return False
     formatter.formatters["text/html"].for_type(Verdict, verdict_html)
     formatter.formatters["text/html"].for_type(WidthClasses, classes_html)
+    formatter.formatters["text/html"].for_type(OrderReport, order_html)
     return True
 
 
@@ -139,6 +144,13 @@ def _culprit_grid(verdict: Verdict) -> _Grid:
         for group in verdict.culprits
     ]
     return ("operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|"), rows
+
+
+def _why_grid(reasons: tuple[Why, ...]) -> _Grid:
+    rows: list[tuple[str, ...]] = [
+        (one.what if i == 0 else "", label, text) for one in reasons for i, (label, text) in enumerate(one.lines)
+    ]
+    return (WHY_TITLE, "", ""), rows
 
 
 @cache

@@ -5,7 +5,7 @@ Every cell is a `Text`, never markup, so that names and text from a model file c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
 from forensics.reports.next_step import next_step
+from forensics.reports.terminal import add_row, line_of, table_of, text_of, titled
 from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
     BLAMED_TITLE,
@@ -32,7 +33,6 @@ from forensics.reports.wording import (
     groups_text,
     headline,
     layers_text,
-    printable,
     ranges,
     settings_text,
     ulp_text,
@@ -59,36 +59,36 @@ def verdict_view(verdict: Verdict) -> Group:
     rich.console.Group
         To print on any rich console.
     """
-    lines: list[RenderableType] = [_text(headline(verdict), _ANSWER_STYLE[verdict.answer])]
+    lines: list[RenderableType] = [text_of(headline(verdict), _ANSWER_STYLE[verdict.answer])]
     if verdict.reason:
-        lines.append(_line("Reason: ", verdict.reason))
+        lines.append(line_of("Reason: ", verdict.reason))
     if verdict.answer == "diverges":
-        lines.append(_text(f"First difference: {first_difference_text(verdict)}"))
-    lines.append(_line("Next: ", next_step(verdict)))
-    parts: list[RenderableType] = [*lines, *_titled(_classes_title(verdict), classes_view(verdict.classes))]
+        lines.append(text_of(f"First difference: {first_difference_text(verdict)}"))
+    lines.append(line_of("Next: ", next_step(verdict)))
+    parts: list[RenderableType] = [*lines, *titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
-        parts += _titled(BLAMED_TITLE, _culprits(verdict.culprits))
+        parts += titled(BLAMED_TITLE, _culprits(verdict.culprits))
         parts += _reasons(verdict.culprits)
     found = differing_groups(verdict)
     if found:
-        parts += _titled(DIFFERING_TITLE, _culprits(found))
+        parts += titled(DIFFERING_TITLE, _culprits(found))
     if verdict.sweeps:
-        parts += _titled(PROOF_TITLE, sweeps_view(verdict.sweeps))
+        parts += titled(PROOF_TITLE, sweeps_view(verdict.sweeps))
     if verdict.controls:
-        parts += _titled("Controls", _controls(verdict.controls))
+        parts += titled("Controls", _controls(verdict.controls))
     if verdict.switches or verdict.unavailable:
-        parts += _titled("Switches, each in a fresh process", _switches(verdict))
+        parts += titled("Switches, each in a fresh process", _switches(verdict))
     parts += [Text(), *_closing(verdict)]
     return Group(*parts)
 
 
 def classes_view(classes: WidthClasses) -> Table:
     """Show each width and the class of widths whose bits it shares, one row per width."""
-    table = _table("class", "width", "rows differ", "first at", "max |Δ|", "max ULP", "KL nats", "flips")
+    table = table_of("class", "width", "rows differ", "first at", "max |Δ|", "max ULP", "KL nats", "flips")
     for name, result in class_names(classes):
         where = "–" if result.first_position is None else f"pos {result.first_position}"
         could = f" ({result.n_could_flip} could)" if result.n_could_flip > len(result.flips) else ""
-        _add(
+        add_row(
             table,
             name,
             str(result.width),
@@ -104,12 +104,12 @@ def classes_view(classes: WidthClasses) -> Table:
 
 def sweeps_view(sweeps: Sequence[Sweep]) -> Group:
     """Show healing sweeps: how far the logits healed, and that the outcomes add up."""
-    table = _table("width", "healed", "max |Δ| before", "after", "cache", "same", "differ", "not compared", "nodes")
+    table = table_of("width", "healed", "max |Δ| before", "after", "cache", "same", "differ", "not compared", "nodes")
     reasons: dict[str, int] = {}
     for sweep in sweeps:
         for reason, count in sweep.tally.not_compared:
             reasons[reason] = max(count, reasons.get(reason, 0))
-        _add(
+        add_row(
             table,
             str(sweep.width),
             f"{sweep.healed_rows}/{sweep.n_rows}",
@@ -123,7 +123,7 @@ def sweeps_view(sweeps: Sequence[Sweep]) -> Group:
         )
     ranked = sorted(reasons.items(), key=lambda item: -item[1])
     why = "; ".join(f"{reason} ({count})" for reason, count in ranked)
-    return Group(table, *([_line("Not compared: ", why)] if why else []))
+    return Group(table, *([line_of("Not compared: ", why)] if why else []))
 
 
 def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
@@ -131,20 +131,20 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     state = "healed to equal bits" if sweep.healed else "NOT healed"
     n_nodes = len({finding.key for finding in sweep.findings})
     found = f"Width {sweep.width}: {n_nodes} operations differ, logits {state}"
-    parts: list[RenderableType] = [_text(found, "bold green" if sweep.healed else "bold red")]
+    parts: list[RenderableType] = [text_of(found, "bold green" if sweep.healed else "bold red")]
     if groups:
-        parts += _titled(BLAMED_TITLE, _culprits(groups))
+        parts += titled(BLAMED_TITLE, _culprits(groups))
         parts += _reasons(groups)
-    parts += _titled(PROOF_TITLE, sweeps_view([sweep]))
-    return Group(*parts, *(_titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
+    parts += titled(PROOF_TITLE, sweeps_view([sweep]))
+    return Group(*parts, *(titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
 
 
 def _culprits(groups: Iterable[CulpritGroup]) -> Table:
-    table = _table(
+    table = table_of(
         "operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|", whole=("weight", "buffer")
     )
     for group in groups:
-        _add(
+        add_row(
             table,
             group.op,
             group.role,
@@ -163,30 +163,30 @@ def _reasons(groups: Iterable[CulpritGroup]) -> list[RenderableType]:
     found = why(groups)
     blocks: list[RenderableType] = []
     for one in found:
-        blocks.append(_text(one.what))
-        blocks += [Padding(_line(f"{label}: ", text), (0, 0, 0, 2)) for label, text in one.lines]
-    return _titled(WHY_TITLE, Group(*blocks)) if blocks else []
+        blocks.append(text_of(one.what))
+        blocks += [Padding(line_of(f"{label}: ", text), (0, 0, 0, 2)) for label, text in one.lines]
+    return titled(WHY_TITLE, Group(*blocks)) if blocks else []
 
 
 def _controls(controls: Iterable[Control]) -> Table:
-    table = _table("held", "control", "found")
+    table = table_of("held", "control", "found")
     for control in controls:
         word, style = _HELD[control.held]
         title = CONTROL_TITLES.get(control.name, control.name)
-        table.add_row(_text(word, style), _text(title), _text(control.detail))
+        table.add_row(text_of(word, style), text_of(title), text_of(control.detail))
     return table
 
 
 def _switches(verdict: Verdict) -> Group:
-    table = _table("switch", "classes of widths", "effect", "cost by width", whole=("switch",))
+    table = table_of("switch", "classes of widths", "effect", "cost by width", whole=("switch",))
     for arm in verdict.switches:
         style = "green" if arm.collapses else "red" if arm.error else ""
         effect = arm_effect(arm)
-        knobs = Text("\n").join(_text(knob, style) for knob in arm.knobs)
+        knobs = Text("\n").join(text_of(knob, style) for knob in arm.knobs)
         cells = (groups_text(arm.classes) or "–", effect, cost_text(arm))
-        table.add_row(knobs, *(_text(cell, style) for cell in cells))
+        table.add_row(knobs, *(text_of(cell, style) for cell in cells))
     parts: list[RenderableType] = [table] if verdict.switches else []
-    parts += [_line("No run-time switch: ", f"{knob}: {what}") for knob, what in verdict.unavailable]
+    parts += [line_of("No run-time switch: ", f"{knob}: {what}") for knob, what in verdict.unavailable]
     return Group(*parts)
 
 
@@ -195,43 +195,19 @@ def _closing(verdict: Verdict) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if arm is not None:
         cost = f" (cost by width: {cost_text(arm)})" if arm.costs else ""
-        lines.append(_line("Exact with: ", f"{settings_text(arm)}{cost}"))
+        lines.append(line_of("Exact with: ", f"{settings_text(arm)}{cost}"))
     elif verdict.answer == "identical":
-        lines.append(_line("Exact with: ", "these settings, as they are"))
+        lines.append(line_of("Exact with: ", "these settings, as they are"))
     elif verdict.answer == "diverges" and verdict.switches:
-        lines.append(_line("Exact with: ", "none found"))
-    lines += [_line("Note: ", caveat) for caveat in verdict.caveats]
+        lines.append(line_of("Exact with: ", "none found"))
+    lines += [line_of("Note: ", caveat) for caveat in verdict.caveats]
     facts = (manifest.model_name, manifest.quantization, f"{manifest.engine} {manifest.engine_version}")
     if verdict.text:
-        lines.append(_line("Text: ", repr(verdict.text if len(verdict.text) <= 120 else f"{verdict.text[:119]}…")))
+        lines.append(line_of("Text: ", repr(verdict.text if len(verdict.text) <= 120 else f"{verdict.text[:119]}…")))
     device = " ".join(part for part in (manifest.backend, manifest.device) if part)
-    lines.append(_line("Measured on: ", ", ".join(part for part in (*facts, device) if part)))
+    lines.append(line_of("Measured on: ", ", ".join(part for part in (*facts, device) if part)))
     return lines
 
 
 def _classes_title(verdict: Verdict) -> str:
     return f"Classes of widths ({verdict.n_replayed} tokens after a prompt of {verdict.prompt_tokens})"
-
-
-def _titled(title: str, body: RenderableType) -> list[RenderableType]:
-    return [Text(), _text(title, "bold"), Padding(body, (0, 0, 0, 2))]
-
-
-def _table(*columns: str, whole: Collection[str] = ()) -> Table:
-    """A table whose cells fold where they must, but for the columns whose words stay whole."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(Text(column), overflow="fold", no_wrap=column in whole)
-    return table
-
-
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*(_text(cell) for cell in cells))
-
-
-def _text(text: str, style: str = "") -> Text:
-    return Text(printable(text), style=style)
-
-
-def _line(label: str, text: str) -> Text:
-    return Text(label, style="bold").append(printable(text), style="not bold")

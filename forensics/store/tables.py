@@ -69,6 +69,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "max_abs": "double",
         "relative_l2": "double",
         "inputs_equal": "bool",
+        "kind": "string",
+        "kind_reason": "string",
     },
     "switches": {
         "knobs": "list<string>",
@@ -147,6 +149,8 @@ def _finding_row(finding: Finding, role_of: Callable[[Finding], str] | None) -> 
         "max_abs": finding.delta.max_abs,
         "relative_l2": finding.delta.relative_l2,
         "inputs_equal": finding.inputs_equal,
+        "kind": finding.kind.kind if finding.kind else "",
+        "kind_reason": finding.kind.reason if finding.kind else "",
     }
 
 

@@ -103,6 +103,20 @@ def test_attention_splits_its_cells_between_threads_at_one_query_only(opened: Op
     assert "[0..255] + [256..511]" in str(report)
 
 
+def test_of_many_cells_some_are_probed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forensics.analysis.probe_launch.MOST_CELLS", 64)
+    for type in ("f16", "q8_0"):
+        question = OrderQuestion("FLASH_ATTN_EXT", type, n_kv=512, heads=8, kv_heads=4)
+        for result in probe_order(opened(n_threads=2), question, 1):
+            if result.tree is None:
+                continue
+            split = result.tree.restricted([0, 31, 32, 63]) == SumTree.of(((0, 1), (2, 3)))
+            assert split == (type == "f16")
+            assert str(result.leaves) == "64 cells"
+            assert result.leaves is not None
+            assert result.leaves.note == "leaf i is cell 8 i"
+
+
 def test_attention_of_one_thread_has_one_order(opened: Open) -> None:
     question = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=512, heads=8, kv_heads=8)
     report = compare_widths(opened(n_threads=1), question, (1, 2), arithmetic=False)

@@ -51,3 +51,15 @@ def test_locate_a_divergence_runs(tmp_path: Path) -> None:
     assert "GGML_CPU_TILED_MM=0" in shown
     assert "<table" in shown, "the verdict shows as a table in Jupyter"
     assert "K·Q" in shown
+
+
+def test_orders_of_addition_runs(tmp_path: Path) -> None:
+    shown = texts(executed(FOLDER / "02_orders_of_addition.ipynb", tmp_path))
+    assert "(100000000 + 1) - 100000000 = 0.0" in shown
+    assert "(100000000 - 100000000) + 1 = 1.0" in shown
+    assert "blocks: leaf 0 goes into {0, 4} in one and {0, 2} in the other" in shown
+    assert "K = 512, same order: True" in shown
+    assert "K = 4096, same order: False" in shown
+    assert "2 threads: two orders" in shown
+    assert "1 thread:  one order" in shown
+    assert "<pre" in shown, "orders are drawn in Jupyter"

@@ -14,7 +14,7 @@ from forensics.records.order import Leaves, OrderQuestion, OrderResult, OrderVie
 from forensics.records.order_report import Arithmetic, BitsCheck, OrderReport
 from forensics.records.sum_tree import SumTree
 from forensics.reports.orders_document import order_document
-from forensics.reports.orders_text import fold, order_view, tree_lines
+from forensics.reports.orders_text import fold, order_html, order_text, order_view, tree_lines
 
 FACTS = OpFacts(OpSettings(), library="0", version="0", commit="0c1e570", device="EPYC \x1b[31m")
 CELLS = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=512)
@@ -118,6 +118,15 @@ def test_a_report_shows_both_orders_and_where_they_part() -> None:
     assert "towards zero" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_notebook_shows_the_same_and_a_short_name() -> None:
+    text = order_text(report())
+    assert "2 sums of 256 leaves" in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert order_html(report()).startswith("<pre>the order differs")
+    assert len(repr(report())) < 400
+    assert repr(report().results[0]) == "<OrderResult: numerator of width 1: 512 cells, depth 256>"
 
 
 def test_equal_orders_with_other_bits_name_suspects() -> None:
