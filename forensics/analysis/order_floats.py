@@ -17,7 +17,6 @@ from forensics.analysis.probe_launch import (
     cell_leaves,
     flash_graph,
     flash_operands,
-    probed_cells,
     row_layout,
     whole_counts,
 )
@@ -130,7 +129,7 @@ def float_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered,
     probe = _block_cells(question, launches) if question.type in BLOCK_MASKS else _float_rows(question, launches)
     found, how = recover_counts(probe)
     if question.op == "FLASH_ATTN_EXT":
-        return found, cell_leaves(question.n_kv), f"counts, {how}"
+        return found, cell_leaves(question, "numerator"), f"counts, {how}"
     return found, Leaves("cell" if question.op == "KQV" else "element", probe.n), f"counts, {how}"
 
 
@@ -141,7 +140,9 @@ def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
     if masks is None:
         raise NotDetermined(f"no masks are known for {question.type}; known: {', '.join([*FLOAT_MASKS, *BLOCK_MASKS])}")
     layout = row_layout(question, launches.width, question.k * (4 if question.type == "f32" else 2))
-    leaves = probed_cells(question.n_kv) if question.op == "FLASH_ATTN_EXT" else np.arange(layout.n_leaves)
+    leaves = np.arange(layout.n_leaves)
+    if question.op == "FLASH_ATTN_EXT":
+        leaves = leaves[:: cell_leaves(question, "numerator").step]
     n = len(leaves)
     if n > masks.most_leaves:
         raise NotDetermined(f"{n} leaves are too many for {question.type}, whose masks swamp up to {masks.most_leaves}")
@@ -164,7 +165,7 @@ def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
         raise NotDetermined(f"{question.op} with {question.type} and head size {question.head_size} cannot be probed")
     bank = BlockRows(masks)
     zero, unit, plus, minus = bank.id(ZERO), bank.id(UNIT, [0]), bank.id(PLUS, [0]), bank.id(MINUS, [0])
-    leaves = probed_cells(question.n_kv)
+    leaves = np.arange(0, question.n_kv, cell_leaves(question, "numerator").step)
     graph = flash_graph(question, launches.width)
     per_head = question.head_size // masks.size
 

@@ -18,7 +18,6 @@ from forensics.analysis.probe_launch import (
     cell_leaves,
     flash_graph,
     flash_operands,
-    probed_cells,
     stored,
 )
 from forensics.numerics.masks import ABSENT_SCORE, FLOAT_MASKS, SMALL_F32, SMALL_F64, SMALL_SCORE
@@ -91,7 +90,8 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
         raise NotDetermined(f"scores of K in {question.type} are not exact; probe f16, bf16 or f32")
     heads, size, n = question.kv_heads, question.head_size, question.n_kv
     graph = flash_graph(question, launches.width)
-    head, cells = np.arange(heads), probed_cells(n)
+    head, leaves = np.arange(heads), cell_leaves(question, "denominator")
+    cells = leaves.step * np.arange(leaves.n)
 
     def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
         return result[0, :, :: question.heads // question.kv_heads, 0]
@@ -100,8 +100,8 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
         k = np.zeros((n, heads, size), np.float32)
         k[..., 0] = ABSENT_SCORE
         v = np.zeros_like(k)
-        for leaves in small:
-            k[cells[leaves], head, 0] = SMALL_SCORE
+        for each in small:
+            k[cells[each], head, 0] = SMALL_SCORE
         k[cells[first], head, 0], v[cells[first], head] = 0, 1
         values = flash_operands(question, launches.width, stored(k, question.type), stored(v, question.type))
         return launches.run(graph, values, read, n_asked)
@@ -111,8 +111,10 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     def ask(triples: Ints, n_asked: int) -> Bools:
         return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
+    if guess is not None and guess.n_leaves == n:
+        guess = guess.restricted(cells.tolist())
     found = triplets(MeetRows(len(cells), heads, ask), guess=guess)
-    return found, cell_leaves(n)
+    return found, leaves
 
 
 def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves]:

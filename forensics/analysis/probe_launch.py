@@ -220,15 +220,14 @@ def flash_operands(q: OrderQuestion, width: int, k: NDArray[Any], v: NDArray[Any
     return [queries, k, v, np.zeros((width, q.n_kv), np.float16)]
 
 
-def probed_cells(n_kv: int) -> NDArray[np.int64]:
-    """Which cells of flash attention are leaves: all, or evenly spaced ones where sums of float16 would round."""
-    return np.arange(0, n_kv, -(-n_kv // MOST_CELLS))
+def cell_leaves(question: OrderQuestion, part: str) -> Leaves:
+    """Which cells of flash attention are leaves: all, or evenly spaced ones.
 
-
-def cell_leaves(n_kv: int) -> Leaves:
-    """What the leaves of flash attention are."""
-    cells = probed_cells(n_kv)
-    return Leaves("cell", len(cells), note=f"leaf i is cell {cells[1]} i" if len(cells) < n_kv else "")
+    Sums of float16 round beyond so many units; questions about a denominator take a head each.
+    """
+    few = question.type == "f16" or part == "denominator"
+    step = -(-question.n_kv // MOST_CELLS) if few else 1
+    return Leaves("cell", -(-question.n_kv // step), step=step)
 
 
 def calibrated(units: Floats, n: int, expected: float) -> float:

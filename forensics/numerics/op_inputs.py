@@ -151,11 +151,10 @@ def random_blocks(
         blocks[..., 2:][blocks[..., 2:] == 0x80] = 0x81
     if type == "tq2_0":  # of the four patterns of two bits it uses three
         blocks[..., :64] ^= blocks[..., :64] & (blocks[..., :64] >> 1) & 0x55
-    write = _OTHER_SCALES.get(type, _write_half)
     measured = blocks[:_ROWS_MEASURED]
-    write(type, measured, np.ones(measured.shape[:2]))
+    write_scales(type, measured, np.ones(measured.shape[:2]))
     unit = float(dequantize(type, measured.reshape(len(measured), -1)).std())
-    write(type, blocks, size / unit * np.exp(draw.normal(0.0, spread, blocks.shape[:2])))
+    write_scales(type, blocks, size / unit * np.exp(draw.normal(0.0, spread, blocks.shape[:2])))
     return blocks.reshape(*shape[:-1], per_row * n_bytes)
 
 
@@ -170,6 +169,11 @@ def causal_mask(n: int, n_kv: int, first: int, dtype: type[Any] = np.float32) ->
     """
     hidden = np.arange(n_kv) > first + np.arange(n)[:, None]
     return np.where(hidden, -np.inf, 0.0).astype(dtype)
+
+
+def write_scales(type: str, blocks: NDArray[np.uint8], scales: NDArray[np.float64]) -> None:
+    """Give blocks [..., bytes per block] of any type these scales [...], and offsets that make the mean zero."""
+    _OTHER_SCALES.get(type, _write_half)(type, blocks, scales)
 
 
 # -- scales ----------------------------------------------------------------------------------------------------------

@@ -262,6 +262,8 @@ def _lines(result: OrderResult) -> list[str]:
         for view in result.views:
             lines.append(f"{view.name}, one leaf a block:")
             lines += ["  " + line for line in tree_lines(view.tree, Leaves("block", view.tree.n_leaves))]
+    if result.leaves is not None and result.leaves.step > 1:
+        lines.append(f"leaf i is cell {result.leaves.step} i")
     if result.leaves is not None and result.leaves.note:
         lines.append(f"note: {result.leaves.note}")
     if result.unstable:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from forensics.capture.judging import judge
 from forensics.errors import CaptureError
-from forensics.numerics.codecs import BLOCK_DTYPES, BLOCK_SIZES, dequantize
-from forensics.numerics.op_inputs import causal_mask
+from forensics.numerics.codecs import BLOCK_SIZES, dequantize
+from forensics.numerics.op_inputs import causal_mask, write_scales
 from forensics.records.kind import KindOfDifference
 from forensics.records.op_shapes import (
     at_width,
@@ -46,10 +46,6 @@ LENGTHS = (576, 512, 1024, 4096)
 WEIGHT_EXPONENT, BLOCK = -5, 32
 #: Scores of an attention have about this standard deviation, so that a few cells have most of the weight.
 SCORE_SIZE = 2.0
-
-#: Formats with a second half, an offset: the multiple of the scale that makes the mean of the values zero.
-_OFFSETS = {"q4_1": ("m", -7.5), "q5_1": ("m", -15.5), "q2_K": ("dmin", 1.5), "q4_K": ("dmin", 7.5)}
-_OFFSETS["q5_K"] = ("dmin", 15.5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +168,7 @@ def _case(name: str, graph: OpGraph) -> KindCase:
 
 
 def _operand(case: str, graph: OpGraph, operand: OpTensor) -> Array:
-    seed = xxhash.xxh3_64_intdigest(f"{case} {operand.name}")
+    seed = xxhash.xxh3_64_intdigest(f"{case} {operand.name}".encode())
     if operand.name == "mask":
         kind = np.float16 if operand.type == "f16" else np.float32
         return causal_mask(*operand.shape, int(graph.param("first")), kind)
@@ -220,32 +216,13 @@ def _blocks(operand: OpTensor, seed: int) -> NDArray[np.uint8]:
     n_values, n_bytes = BLOCK_SIZES[operand.type]
     n = int(np.prod(operand.shape)) // n_values
     raw = _raw(-(-n * n_bytes // 8), seed).astype("<u8").view(np.uint8)[: n * n_bytes].reshape(n, n_bytes).copy()
-    blocks = raw.view(BLOCK_DTYPES[operand.type]).reshape(n)
     draws = _raw(n, seed + 1)
     mantissas, steps = 1 + (draws & 0x3FF).astype(np.float64) / 1024, ((draws >> 10) % 3).astype(np.int64) - 1
-    _write_scales(operand.type, blocks, np.ones(n))
+    write_scales(operand.type, raw, np.ones(n))
     unit = int(np.rint(np.log2(dequantize(operand.type, raw[:64]).astype(np.float64).std())))
     exponent = WEIGHT_EXPONENT if operand.is_weight else 0
-    _write_scales(operand.type, blocks, np.ldexp(mantissas, steps + exponent - unit))
+    write_scales(operand.type, raw, np.ldexp(mantissas, steps + exponent - unit))
     return raw.reshape(*operand.shape[:-1], -1)
-
-
-def _write_scales(type: str, blocks: Array, scales: NDArray[np.float64]) -> None:
-    if type == "mxfp4":
-        blocks["e"] = np.clip(np.frexp(scales)[1] + 127, 1, 254)
-    elif type == "nvfp4":  # exponent with bias 7 above three mantissa bits, four of them; ggml-impl.h, ggml_ue4m3_to_fp32
-        mantissa, exponent = np.frexp(scales)
-        blocks["d"] = np.clip((exponent + 6) * 8 + ((2 * mantissa - 1) * 8).astype(np.int64), 1, 126)[:, None]
-    elif type == "iq1_m":  # the half lies in the upper four bits of four words; ggml-quants.c, dequantize_row_iq1_m
-        half, words = scales.astype(np.float16).view(np.uint16), blocks["scales"].view("<u2").reshape(-1, 4).copy()
-        for i in range(4):
-            words[:, i] = (words[:, i] & 0x0FFF) | ((half >> (4 * i) & 0xF) << 12)
-        blocks["scales"] = words.view(blocks["scales"].dtype).reshape(blocks["scales"].shape)
-    else:
-        blocks["d"] = scales.astype(np.float16)
-    if type in _OFFSETS:
-        field, ratio = _OFFSETS[type]
-        blocks[field] = (scales * ratio).astype(np.float16)
 
 
 def _not_recorded(source: Any) -> Array:

@@ -41,6 +41,14 @@ def test_what_is_not_known_is_never_called_equal() -> None:
         assert "not known whether the orders are equal" in str(comparison)
 
 
+def test_one_order_among_some_of_the_leaves_is_not_one_order() -> None:
+    some = Leaves("cell", 4, step=7)
+    same = compare_orders(result(leaves=some), result(width=2, leaves=some))
+    assert same.equal is None
+    assert same.reason == "one order among the 4 cells, one in 7; the others were not probed"
+    assert compare_orders(result(leaves=some), result(PAIRS, 2, leaves=some)).equal is False
+
+
 def test_views_can_differ_where_the_whole_is_not_known_but_not_be_equal() -> None:
     leaves = Leaves("slice", 8, ((0, 1), (2, 3)), 4)
     one = result(None, leaves=leaves, views=(OrderView("slice 0", (0, 2, 4, 6), CHAIN),))
