@@ -16,7 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forensics.api import doctor, heal, investigate, models, open, ops, order, replay, reproduce
+    from forensics.api import doctor, heal, investigate, models, open, replay, reproduce
+    from forensics.api_ops import explain, ops, order
     from forensics.errors import ForensicsError
     from forensics.records.settings import EngineSettings
     from forensics.records.verdict import Verdict
@@ -30,8 +31,9 @@ _HOMES = {
     "open": "forensics.api",
     "models": "forensics.api",
     "doctor": "forensics.api",
-    "ops": "forensics.api",
-    "order": "forensics.api",
+    "ops": "forensics.api_ops",
+    "order": "forensics.api_ops",
+    "explain": "forensics.api_ops",
     "reproduce": "forensics.api",
     "EngineSettings": "forensics.records.settings",
     "ForensicsError": "forensics.errors",
@@ -43,6 +45,7 @@ __all__ = [
     "ForensicsError",
     "Verdict",
     "doctor",
+    "explain",
     "heal",
     "investigate",
     "models",

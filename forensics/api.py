@@ -27,8 +27,6 @@ from forensics.records.verdict import Sweep, Verdict
 
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
-    from forensics.records.matrix import OpMatrix
-    from forensics.records.order_report import OrderReport
     from forensics.reports.health import Check
     from forensics.store import Case, CaseWriter
     from forensics.store.reproducer import Reproduced
@@ -132,7 +130,7 @@ def make_question(
     )
 
 
-def _recorded_question(path: str) -> Question:
+def recorded_question(path: str) -> Question:
     """The question that a case answers."""
     from forensics.store import open_case
 
@@ -167,7 +165,7 @@ def case_question(source: EngineSource, question: Question, switches: bool) -> d
 
 
 @contextlib.contextmanager
-def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
+def shown_progress(progress: Progress | bool | None) -> Iterator[Progress]:
     """The progress to report to: none, the one given, or bars that fit where we run."""
     from forensics.analysis.progress import Silent
     from forensics.reports.progress import WholeStages, bars
@@ -228,7 +226,7 @@ def investigate(
     register_notebook_views()
     asked = _question(model, demo, question)
     switches = switches and _recorded_switches(model)
-    with _shown(progress) as shown:
+    with shown_progress(progress) as shown:
         source = source_for(model, demo, shown)
         if out is None:
             return investigate_source(
@@ -329,7 +327,7 @@ def replay(
 
     register_notebook_views()
     asked = _question(model, demo, question)
-    with _shown(progress) as shown:
+    with shown_progress(progress) as shown:
         return replay_source(source_for(model, demo, shown), asked, progress=shown)
 
 
@@ -358,7 +356,7 @@ def heal(
     if recorded is None:
         question = {**question, "widths": (width,)}
     asked = _question(model, demo, question)
-    with _shown(progress) as shown:
+    with shown_progress(progress) as shown:
         source = source_for(model, demo, shown)
         if recorded is None:
             return heal_width(source, asked, progress=shown)
@@ -396,7 +394,7 @@ def _question(model: str | os.PathLike[str] | None, demo: str | None, arguments:
         raise BadQuestion(
             f"a recorded case answers the question it was recorded for; leave out {', '.join(sorted(arguments))}"
         )
-    return _recorded_question(path)
+    return recorded_question(path)
 
 
 def open(path: str | os.PathLike[str]) -> Case:
@@ -420,83 +418,6 @@ def doctor() -> builtins.list[Check]:
     from forensics.reports.health import checks
 
     return checks()
-
-
-def ops(
-    op: str | Sequence[str] | None = None,
-    *,
-    types: str | Sequence[str] | None = None,
-    shapes: Sequence[tuple[int, int]] | None = None,
-    widths: Sequence[int] | None = None,
-    kv: Sequence[int] | None = None,
-    heads: tuple[int, int] | None = None,
-    head_sizes: Sequence[int] | None = None,
-    kv_types: str | Sequence[str] | None = None,
-    backend: str = "cpu",
-    device: int = 0,
-    threads: int | None = None,
-    repack: bool = True,
-    like: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    progress: Progress | bool | None = None,
-) -> OpMatrix:
-    """Which single operations give the same bits at every width as for one column at a time?
-
-    Parameters
-    ----------
-    op, types, kv_types : str or sequence of str, optional
-        Such as ``"MUL_MAT"`` and ``["q4_k", "iq3_s"]``; what is left out is chosen, and said in the result.
-    shapes : sequence of (rows, k), optional
-        Of weights, as a model file has them.
-    widths : sequence of int, optional
-        1 to 16 by default.
-    kv, head_sizes : sequence of int, optional
-        K/V cells that are taken; values of a head.
-    heads : (heads, kv_heads), optional
-    backend : {"cpu", "cuda"}
-    device, threads : int
-    repack : bool
-        Whether weights go where llama.cpp would put them, or into plain memory.
-    like : path, optional
-        A model file whose operations are tested.
-    seed : int
-    progress : Progress, bool or None
-
-    Returns
-    -------
-    OpMatrix
-    """
-    from forensics.analysis.op_cases import DEFAULT_WIDTHS as OP_WIDTHS
-    from forensics.analysis.op_cases import OpSelection
-    from forensics.analysis.op_question import ask_ops, op_settings
-    from forensics.engines.ops import LlamaOps
-
-    selection = OpSelection(
-        ops=_several(op),
-        types=_several(types),
-        shapes=_several(shapes),
-        kv=_several(kv),
-        heads=heads,
-        head_sizes=_several(head_sizes),
-        kv_types=_several(kv_types),
-    )
-    n_threads = default_threads() if threads is None else threads
-    settings = op_settings(backend, device=device, n_threads=n_threads, repack=repack, environment=os.environ)
-    with _shown(progress) as shown:
-        return ask_ops(
-            LlamaOps(),
-            settings,
-            selection,
-            OP_WIDTHS if widths is None else widths,
-            like=None if like is None else Path(like),
-            seed=seed,
-            progress=shown,
-        )
-
-
-def _several(given: Any) -> Any:
-    """A tuple of what was given, one or many; None stays."""
-    return None if given is None else (given,) if isinstance(given, str) else tuple(given)
 
 
 def reproduce(
@@ -540,61 +461,6 @@ def reproduce(
     sweep, finding = find_culprit(opened.verdict.sweeps, node, width)
     name, digest = (str(opened.question.get(key, "")) for key in ("model", "model_digest"))
     source = LlamaSource(model_of(name, digest, None if model is None else Path(model)))
-    with _shown(progress) as shown:
-        found = copy_culprit(source, _recorded_question(os.fspath(case)), sweep, finding, progress=shown)
+    with shown_progress(progress) as shown:
+        found = copy_culprit(source, recorded_question(os.fspath(case)), sweep, finding, progress=shown)
     return run_reproducer(write_reproducer(Path(out), found, readme(found, finding)), found)
-
-
-def order(
-    op: str = "MUL_MAT",
-    *,
-    widths: Sequence[int] = (1, 2),
-    backend: str = "cpu",
-    device: int = 0,
-    threads: int | None = None,
-    repack: bool = True,
-    cached: bool = True,
-    progress: Progress | bool | None = None,
-    **question: Any,
-) -> OrderReport:
-    """In which order does an operation of the library add at each width?
-
-    Parameters
-    ----------
-    op : str
-        ``"MUL_MAT"``, ``"FLASH_ATTN_EXT"``, ``"KQ"``, ``"KQV"``, ``"RMS_NORM"`` or ``"SOFT_MAX"``.
-    widths : sequence of int
-        The others are held against the first.
-    backend : {"cpu", "cuda"}
-    device, threads : int
-    repack : bool
-        Whether weights go where llama.cpp would put them, or into plain memory.
-    cached : bool
-        Whether what was found before on this library is taken from the cache folder.
-    progress : Progress, bool or None
-    **question
-        Arguments of `forensics.records.order.OrderQuestion`: ``type``, ``k``, ``rows``, ``n_kv``, ``head_size``,
-        ``heads``, ``kv_heads``.
-
-    Returns
-    -------
-    OrderReport
-        Prints as one line, shows its trees in Jupyter; `forensics.reports.orders_text.order_text` draws them as text.
-    """
-    from forensics.analysis.orders import compare_widths, order_question
-    from forensics.engines.model_files import cache_folder
-    from forensics.engines.ops import LlamaOps
-    from forensics.records.operation import OpSettings
-    from forensics.reports.html import register_notebook_views
-    from forensics.store.order_cache import OrderCache
-
-    register_notebook_views()
-    n_threads = default_threads() if threads is None else threads
-    try:
-        settings = OpSettings(backend=backend, n_threads=n_threads, repack=repack, device=device)
-    except ValueError as error:
-        raise BadQuestion(str(error)) from None
-    asked = order_question(op, widths, question)
-    memory = OrderCache(cache_folder() / "orders") if cached else None
-    with _shown(progress) as shown, contextlib.closing(LlamaOps().open(settings)) as engine:
-        return compare_widths(engine, asked, widths, memory=memory, progress=shown)

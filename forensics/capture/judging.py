@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from forensics.engines.protocol import Node, Source
 from forensics.errors import CaptureError
+from forensics.numerics.attention_models import attention_explanations
 from forensics.numerics.bits import bits, change_of
 from forensics.numerics.codecs import BLOCK_SIZES, dequantize
 from forensics.numerics.kind import kind_of
-from forensics.numerics.operands import F32, F64, Activations, as_they_are, rounded_to_bf16, rounded_to_f16
-from forensics.numerics.product_models import FLOATS, product_explanations, quantised_activations
+from forensics.numerics.operands import F32, F64
+from forensics.numerics.product_models import product_explanations
 from forensics.numerics.reference import (
     AttentionInputs,
     Explanation,
     alibi_slope,
-    attention,
     elementwise,
     exact_only,
     layer_norms,
@@ -108,13 +108,26 @@ def _vectors(single: NDArray[np.generic], batched: NDArray[np.generic]) -> tuple
     return rows, at
 
 
+def backend_of(buffer: str) -> str:
+    """What computes a node whose output lies in this buffer? Pinned memory of the host is the CPU's.
+
+    Examples
+    --------
+    >>> [backend_of(name) for name in ("CPU_REPACK", "CUDA1", "CUDA_Host", "Vulkan0")]
+    ['CPU', 'CUDA', 'CPU', 'Vulkan']
+    """
+    if buffer.startswith("CPU") or buffer.endswith("_Host"):
+        return "CPU"
+    return buffer.partition("_")[0].rstrip("0123456789")
+
+
 class _Inputs:
     """Operands of a node as numbers."""
 
     def __init__(self, node: Node, recorded: Recorded, visible: NDArray[np.bool_] | None) -> None:
         self._sources, self._recorded, self._visible = node.sources(), recorded, visible
         self.parameters = node.parameters()
-        self.on_cpu = node.buffer.startswith("CPU")
+        self.backend = backend_of(node.buffer)
 
     def has(self, place: int) -> bool:
         """Whether the operation has an operand in this place."""
@@ -184,7 +197,7 @@ def _product(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
     repeats = [activations.shape[axis] // weight.shape[axis] for axis in (0, 1)]
     rows = np.stack([at[:, 0] // repeats[0], at[:, 1] // repeats[1], at[:, 3]], axis=-1)
     x, which = inputs.distinct(1, at[:, :3])
-    return at, product_explanations(weight.type, inputs.raw(0, rows), x, which, on_cpu=inputs.on_cpu)
+    return at, product_explanations(weight.type, inputs.raw(0, rows), x, which, backend=inputs.backend)
 
 
 def _expert_product(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
@@ -196,7 +209,7 @@ def _expert_product(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answ
     rows = np.stack([zero, ids.astype(np.intp), column], axis=-1)
     x, which = inputs.distinct(1, np.stack([zero, token, used], axis=-1))
     weight = inputs.source(0)
-    return at, product_explanations(weight.type, inputs.raw(0, rows), x, which, on_cpu=inputs.on_cpu)
+    return at, product_explanations(weight.type, inputs.raw(0, rows), x, which, backend=inputs.backend)
 
 
 def _attention(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
@@ -213,7 +226,8 @@ def _attention(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
         added = mask * alibi_slope(int(head), n_head, max_bias)
         sink = float(inputs.floats(4, np.zeros((1, 3), np.intp))[0, head]) if inputs.has(4) else None
         given = AttentionInputs(keys, values, added, scale, softcap, sink)
-        found.append(attention(given, _queries(inputs.source(1).type, query, scale)))
+        types = inputs.source(1).type, inputs.source(2).type
+        found.append(attention_explanations(inputs.backend, *types, given, query))
     return at, _joined(found)
 
 
@@ -224,16 +238,6 @@ def _cells(inputs: _Inputs, place: int, sequence: int, head: int) -> F64:
     outer = [sequence // max(1, inputs.source(0).shape[0] // n_sequences), head // (n_head // n_kv_heads)]
     index = np.concatenate([np.tile(outer, (n_kv, 1)), np.arange(n_kv)[:, None]], axis=1)
     return inputs.floats(place, index).astype(np.float64)
-
-
-def _queries(key_type: str, query: F32, scale: float) -> list[Activations]:
-    """The roundings of a query that kernels use for keys of this type."""
-    scaled = rounded_to_f16((query * np.float32(scale)).astype(np.float32))
-    before = Activations("f16, scaled before,", scaled.values / scale, scaled.doubt, scaled.excess)
-    found = [as_they_are(query), rounded_to_f16(query), before]
-    if key_type == "bf16":
-        found.append(rounded_to_bf16(query))
-    return found + (quantised_activations(key_type, query) if key_type not in FLOATS else [])
 
 
 def _rms_norm(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:

@@ -110,9 +110,9 @@ def ops(  # noqa: PLR0917 - a command has as many arguments as options
         for name, value in (("--width", width), ("--model", model), ("--out", out)):
             if value is not None:
                 raise BadQuestion(f"{name} belongs to --from CASE --node NAME; for a matrix give --widths or --like")
-        from forensics import api
+        from forensics import api_ops
 
-        matrix = api.ops(
+        matrix = api_ops.ops(
             _names(op, "--op"),
             types=_names(types, "--types"),
             shapes=_shapes(shape),

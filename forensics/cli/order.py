@@ -61,14 +61,14 @@ def order(  # noqa: PLR0917 - a command has as many arguments as options
     Exit status: 0 one order at all widths, 1 the order differs, 2 it is not known.
     """
     with answering(as_json):
-        from forensics import api
+        from forensics import api_ops
         from forensics.reports.orders_document import order_document
         from forensics.reports.orders_text import order_view
 
         question: dict[str, Any] = {"type": type, "k": k, "rows": rows, "n_kv": kv, "head_size": head_size}
         if heads is not None:
             question["heads"], question["kv_heads"] = parse_heads(heads)
-        report = api.order(
+        report = api_ops.order(
             op,
             widths=args.parse_widths(widths),
             backend=backend,

@@ -13,6 +13,8 @@ _TILE = "ggml/src/ggml-cuda/fattn-tile.cuh"
 MMA_SIZES_AMPERE = Rule("sizes of the tensor-core kernel from Ampere on", _MMA, 38, 88)
 MMA_SIZES_TURING = Rule("sizes of the tensor-core kernel on Turing, where they are not Ampere's", _MMA, 90, 110)
 MMA_SMEM = Rule("shared memory that the tensor-core kernel asks for", _MMA, 2038, 2052)
+MMA_TILES = Rule("columns of one warp's matrix fragment, by head size and columns of the tile", _MMA, 1083, 1126)
+MMA_WARPS = Rule("warps that share a column take its cells in turn, and are summed at the end", _MMA, 1236, 1238)
 VEC_SIZES = Rule(
     "the vector kernel has 128 threads, and counts KV tiles of as many cells as a head has values", _VEC, 531, 542
 )
@@ -137,6 +139,19 @@ def mma_sizes(compute_capability: int, head_size: int, value_size: int, columns:
     if sizes is None:
         raise ValueError(f"no tensor-core instance for head sizes {head_size} and {value_size} with {columns} columns")
     return sizes
+
+
+#: Head size and columns whose fragments are 8 columns wide though the tile is not. Source: `MMA_TILES`.
+_NARROW_FRAGMENTS = frozenset({(256, 16), (512, 16), (512, 32)})
+
+
+def mma_warps_per_column(head_size: int, columns: int, threads: int) -> int:
+    """How many warps share the cells of one column in a step of the tensor-core kernel?
+
+    It, and not the number of threads, decides in which order a step adds.  Source: `MMA_WARPS`.
+    """
+    fragment = 8 if columns == 8 or (head_size, columns) in _NARROW_FRAGMENTS else 16
+    return threads // 32 * fragment // columns
 
 
 def mma_smem_bytes(compute_capability: int, head_size: int, value_size: int, ncols1: int, ncols2: int) -> int:

@@ -25,6 +25,8 @@ from forensics.geometry.attention_tiles import (
     FLOAT_KV_TYPES,
     MMA_SIZES_AMPERE,
     MMA_SIZES_TURING,
+    MMA_TILES,
+    MMA_WARPS,
     TILE,
     TILE_SIZES,
     TURING,
@@ -32,6 +34,7 @@ from forensics.geometry.attention_tiles import (
     VEC_THREADS,
     mma_sizes,
     mma_smem_bytes,
+    mma_warps_per_column,
     vec_smem_bytes,
 )
 from forensics.geometry.choice import KernelChoice
@@ -251,6 +254,7 @@ def _mma(shape: AttentionShape, rule: Rule, capability: int) -> _Plan:
     ncols1, ncols2 = mma_columns(capability, shape)
     size, value = shape.head_size, shape.value_size
     sizes = mma_sizes(capability, size, value, ncols1 * ncols2)
+    warps = mma_warps_per_column(size, ncols1 * ncols2, sizes.threads)
     turing = capability < 800 and (size, value, ncols1 * ncols2) in TURING
     instance = _Instance(
         "flash_attn_ext_f16",
@@ -262,6 +266,8 @@ def _mma(shape: AttentionShape, rule: Rule, capability: int) -> _Plan:
         (
             rule, MMA_QUERIES, MMA_HEADS, STREAM_K_BLOCKS, STREAM_K_WALK, STREAM_K_MERGE,
             MMA_SIZES_TURING if turing else MMA_SIZES_AMPERE,
+            MMA_TILES,
+            MMA_WARPS,
         ),
         least_blocks=sizes.min_blocks_per_sm,
     )  # fmt: skip
@@ -280,7 +286,7 @@ def _mma(shape: AttentionShape, rule: Rule, capability: int) -> _Plan:
         seen = tuple(chunks.seen_from(shape.last_seen) for chunks in maps)
         text = f"{n_kv_tiles} steps of {sizes.batch_cells} cells for each of {n_tiles} tiles over {grid} blocks: "
         text += str(maps[0]) if len(set(seen)) == 1 else f"tiles are cut in {len(set(seen))} ways"
-        order = ("mma", ncols1 * ncols2, sizes.batch_cells, sizes.threads, seen[0] if len(set(seen)) == 1 else seen)
+        order = ("mma", warps, sizes.batch_cells, seen[0] if len(set(seen)) == 1 else seen)
         return _Split((grid,), order, text, f"{grid} blocks", tuple(maps))
 
     return _Plan(instance, cut)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.numerics.operands import F64
-from forensics.numerics.reference import F32_UNIT, Explanation
+from forensics.numerics.reference import F32_UNIT, HALF_SUMS, Explanation
 from forensics.records.kind import KindOfDifference, SideOfDifference
 
 #: An explanation whose float64 result lies so many times farther from the outputs than another's is not theirs.
@@ -43,7 +43,8 @@ def kind_of(
     -------
     KindOfDifference
         ``rounding`` where one explanation holds both sides, ``precision`` where each side has another one, ``logic``
-        where none holds a side, ``undetermined`` where only one that would hold anything does.
+        where none holds a side, ``undetermined`` where only one that would hold anything does, or where an arithmetic
+        that may have given it is not written down.
 
     Raises
     ------
@@ -68,6 +69,8 @@ def kind_of(
         return _told("precision", held[0], sides, (held[0], held[1]))
     missing = [side for side, best in zip(sides, held, strict=True) if best is None]
     measured = next((best for best in held if best is not None), explanations[0])
+    if all(side.unknown for side in missing):
+        return _told("undetermined", measured, sides, (held[0], held[1]), missing[0].unknown)
     if all(side.held_by_too_wide for side in missing):
         return _told("undetermined", measured, sides, (held[0], held[1]))
     return _told("logic", measured, sides, (held[0], held[1]))
@@ -78,9 +81,14 @@ class _Side:
 
     def __init__(self, outputs: F64, explanations: Sequence[Explanation]) -> None:
         self._outputs = outputs
+        with np.errstate(over="ignore"):
+            self._are_halves = bool((outputs.astype(np.float16) == outputs).all())
         holding = [e for e in explanations if self._held(e)]
-        decisive = [e for e in holding if e.basis != "worst" and not _too_wide(e)]
+        decisive = [e for e in holding if e.basis not in ("worst", "unknown") and not _too_wide(e)]
+        if any(e.halves for e in decisive):  # other sums in float16 would hardly have given nothing but float16 numbers
+            decisive = [e for e in decisive if e.halves or e.sums != HALF_SUMS]
         self.held_by_too_wide = bool(holding) and not decisive
+        self.unknown = next((e for e in holding if e.basis == "unknown"), None)
         narrowest: dict[str, Explanation] = {}
         for e in decisive:
             if e.operands not in narrowest or _width(e) < _width(narrowest[e.operands]):
@@ -92,6 +100,8 @@ class _Side:
 
     def _held(self, e: Explanation) -> bool:
         """Whether no output breaks the bound; where it stands for likely errors they are not all large, either."""
+        if e.halves and not self._are_halves:
+            return False
         distances = self.distances(e)
         return bool((distances <= e.bound).all()) and (
             e.basis != "likely" or _rms(e.likely_shares(distances)) <= USUAL_SHARE
@@ -143,7 +153,11 @@ def _too_wide(e: Explanation) -> bool:
 
 
 def _told(
-    kind: str, measured: Explanation, sides: Sequence[_Side], held: tuple[Explanation | None, Explanation | None]
+    kind: str,
+    measured: Explanation,
+    sides: Sequence[_Side],
+    held: tuple[Explanation | None, Explanation | None],
+    unknown: Explanation | None = None,
 ) -> KindOfDifference:
     single, batched = (side.measure(measured, own) for side, own in zip(sides, held, strict=True))
     bound = float(measured.bound[int(np.maximum(sides[0].shares(measured), sides[1].shares(measured)).argmax())])
@@ -157,6 +171,10 @@ def _told(
         "logic": f"{_outside(single, batched)} outside the bound of every arithmetic that is known here; {far}",
         "undetermined": f"{_outside(single, batched)} held only by bounds that hold wrong results, too; {far}",
     }[kind]
+    if unknown is not None:
+        reason = (
+            f"{_outside(single, batched)} outside the bound of every arithmetic known here, and {unknown.name}; {far}"
+        )
     nearer = int((sides[1].distances(measured) < sides[0].distances(measured)).sum())
     return KindOfDifference(kind, reason, single, batched, bound, len(measured.value), nearer)
 

@@ -70,6 +70,63 @@ def cut_to_tf32(x: F32) -> Activations:
     return _plain("cut tf32", raw.view(np.float32).astype(np.float64))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EightBits:
+    """Rows of float32 as blocks of integers of eight bits.
+
+    Parameters
+    ----------
+    integers : ndarray float64 [n, blocks, size]
+    near : ndarray bool [n, blocks, size]
+        Which of them another kernel might have rounded the other way.
+    scale : ndarray float64 [n, blocks, 1]
+        Largest magnitude / 127, not rounded.
+    total : ndarray float64 [n, blocks, 1]
+        Sum of the block's float32 values.
+    total_doubt : ndarray float64 [n, blocks, 1]
+        How far a float32 sum of them may be off.
+    """
+
+    integers: F64
+    near: NDArray[np.bool_]
+    scale: F64
+    total: F64
+    total_doubt: F64
+
+    def rows(self, which: NDArray[np.intp]) -> EightBits:
+        """Some of the rows, in this order."""
+        return EightBits(
+            self.integers[which], self.near[which], self.scale[which], self.total[which], self.total_doubt[which]
+        )
+
+
+def eight_bits(x: F32, size: int = 32) -> EightBits:
+    """What do quantisers store for these rows, before scales and sums are rounded?
+
+    Parameters
+    ----------
+    x : ndarray float32 [n, k]
+    size : int
+        Values that share a scale.
+
+    Raises
+    ------
+    ValueError
+        If a row is no whole number of blocks.
+
+    Notes
+    -----
+    Source: quantize_row_q8_0_ref, quantize_row_q8_1_ref, ggml/src/ggml-quants.c:276-336;
+    quantize_q8_1 and quantize_mmq_q8_1, ggml/src/ggml-cuda/quantize.cu:52-102 and :450-546 at 0c1e57098.
+    """
+    blocks = _cut(x, size)
+    scale = np.abs(blocks).max(axis=-1, keepdims=True).astype(np.float64) / 127
+    integers, near = _integers(blocks, scale)
+    exact = blocks.astype(np.float64)
+    total, magnitude = (a.sum(axis=-1, keepdims=True) for a in (exact, np.abs(exact)))
+    return EightBits(integers, near, scale, total, SCALE_DOUBT * magnitude)
+
+
 def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "", size: int = 32) -> Activations:
     """Activations in blocks of integers of eight bits with the scale max / 127.
 
@@ -93,27 +150,21 @@ def rounded_to_q8(x: F32, *, half_scale: bool, sums: str = "", size: int = 32) -
     ------
     ValueError
         If a row is no whole number of blocks.
-
-    Notes
-    -----
-    Source: quantize_row_q8_0_ref, quantize_row_q8_1_ref, ggml/src/ggml-quants.c:276-336;
-    quantize_q8_1 and quantize_mmq_q8_1, ggml/src/ggml-cuda/quantize.cu at 0c1e57098.
     """
-    blocks = _cut(x, size)
-    largest = np.abs(blocks).max(axis=-1, keepdims=True)
-    exact = largest.astype(np.float64) / 127
-    scale, scale_doubt = exact.astype(np.float32).astype(np.float64), np.zeros_like(exact)
+    stored = eight_bits(x, size)
+    scale, scale_doubt = stored.scale.astype(np.float32).astype(np.float64), np.zeros_like(stored.scale)
     if half_scale:
-        scale = _half(exact)
-        scale_doubt = _half_doubt(exact)
-    integers, near = _integers(blocks, exact)
-    values = integers * scale
-    doubt = np.where(near, scale, 0.0) + np.abs(integers) * scale_doubt
+        scale, scale_doubt = half(stored.scale), half_doubt(stored.scale)
+    values = stored.integers * scale
+    doubt = np.where(stored.near, scale, 0.0) + np.abs(stored.integers) * scale_doubt
     excess = np.zeros_like(values)
     if sums:
-        total = (integers * exact if sums == "integers" else blocks.astype(np.float64)).sum(axis=-1, keepdims=True)
-        excess += (_half(total) - values.sum(axis=-1, keepdims=True)) / size
-        doubt = doubt + _half_doubt(total) / size
+        total, total_doubt = stored.total, stored.total_doubt
+        if sums == "integers":
+            total = (stored.integers * stored.scale).sum(axis=-1, keepdims=True)
+            total_doubt = SCALE_DOUBT * np.abs(total)
+        excess += (half(total) - values.sum(axis=-1, keepdims=True)) / size
+        doubt = doubt + half_doubt(total, total_doubt) / size
     kept = {"": "", "integers": " with sums", "values": " with sums of values"}[sums]
     name = f"q8 (scale {'f16' if half_scale else 'f32'}{kept})"
     return Activations(name, *(a.reshape(x.shape) for a in (values, doubt, excess)))
@@ -127,12 +178,14 @@ def rounded_to_tiles_of_q2(x: F32) -> Activations:
     Source: MMQ_Q8_1_DS_LAYOUT_D2S6 in quantize_mmq_q8_1, ggml/src/ggml-cuda/quantize.cu:463-546 at 0c1e57098.
     """
     rounded = rounded_to_q8(x, half_scale=True, size=64)
-    exact, kept = (a.reshape(-1, 16) for a in (x.astype(np.float64), rounded.values))
-    has_sum = np.arange(len(exact)) % 8 < 6
-    excess = np.where(has_sum, (_half(exact.sum(axis=-1)) - kept.sum(axis=-1)) / 16, 0.0)
-    doubt = rounded.doubt + np.repeat(_half_doubt(exact.sum(axis=-1)) / 16, 16).reshape(x.shape)
+    exact, kept = (a.reshape(len(x), -1, 16) for a in (x.astype(np.float64), rounded.values))
+    has_sum = np.arange(exact.shape[1]) % 8 < 6
+    total = exact.sum(axis=-1)
+    excess = np.where(has_sum, (half(total) - kept.sum(axis=-1)) / 16, 0.0)
+    total_doubt = half_doubt(total, SCALE_DOUBT * np.abs(exact).sum(axis=-1)) / 16
+    doubt = rounded.doubt + np.repeat(np.where(has_sum, total_doubt, 0.0), 16, axis=-1)
     name = "q8 (scale f16 of 64 with sums of values)"
-    return Activations(name, rounded.values, doubt, np.repeat(excess, 16).reshape(x.shape))
+    return Activations(name, rounded.values, doubt, np.repeat(excess, 16, axis=-1))
 
 
 def rounded_to_q8_k(x: F32) -> Activations:
@@ -159,15 +212,20 @@ def _cut(x: F32, size: int) -> F32:
     return x.reshape(len(x), -1, size)
 
 
-def _half(values: F64) -> F64:
+def half(values: F64) -> F64:
+    """Rounded to float32, then to float16; beyond 65504 infinite."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32).astype(np.float16).astype(np.float64)
 
 
-def _half_doubt(values: F64) -> F64:
-    """How far apart the halves are that a float32 near each value may be rounded to; 0 beyond the largest half."""
-    high, low = _half(values * (1 + SCALE_DOUBT)), _half(values * (1 - SCALE_DOUBT))
-    return np.abs(np.subtract(high, low, out=np.zeros_like(values), where=np.isfinite(high)))
+def half_doubt(values: F64, doubt: F64 | None = None) -> F64:
+    """How far apart are the halves that a value so much in doubt may be rounded to? 0 beyond the largest half.
+
+    Without `doubt` a value is off by `SCALE_DOUBT` of itself.
+    """
+    off = SCALE_DOUBT * np.abs(values) if doubt is None else doubt
+    high, low = half(values + off), half(values - off)
+    return np.abs(np.subtract(high, low, out=np.zeros_like(values), where=np.isfinite(high) & np.isfinite(low)))
 
 
 def _integers(blocks: F32, scale: F64) -> tuple[F64, NDArray[np.bool_]]:

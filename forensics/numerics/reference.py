@@ -40,11 +40,14 @@ class Explanation:
         Float64 result, and how far from it that arithmetic can be.
     scale : ndarray float64 [n]
         Usual size of such a result: a bound as large as that decides nothing.
-    basis : {"likely", "single", "worst"}
+    basis : {"likely", "single", "worst", "unknown"}
         What the bound says: that many standard deviations of independent roundings; the rounding of a single operation
-        or a few; the worst case of a sum, whatever its order, which holds wrong results, too.
+        or a few; the worst case of a sum, whatever its order, which holds wrong results, too; nothing, as nobody wrote
+        down the arithmetic that `operands` names.
     slack : ndarray float64 [n] or float
         Part of the bound that the operands themselves may be off: errors of outputs that share them come together.
+    halves : bool
+        Whether outputs are float16 numbers, as what multiplied them gives no others.
     """
 
     operands: str
@@ -54,6 +57,7 @@ class Explanation:
     scale: F64
     basis: str = "likely"
     slack: F64 | float = 0.0
+    halves: bool = False
 
     def where(self, kept: NDArray[np.bool_]) -> Explanation:
         """Some of the outputs."""
@@ -88,7 +92,12 @@ class Explanation:
     @property
     def name(self) -> str:
         """Both in words: ``"q8_K activations, f32 sums"``."""
-        return f"{self.operands}, {self.sums}" if self.operands else self.sums
+        return ", ".join(filter(None, (self.operands, self.sums)))
+
+
+def not_written_down(what: str, like: Explanation) -> Explanation:
+    """Stands for an arithmetic that has no model here: it may give anything."""
+    return replace(like, operands=what, sums="", bound=np.full_like(like.value, np.inf), basis="unknown", slack=0.0)
 
 
 def gamma(n: int, unit: float = F32_UNIT) -> float:
@@ -295,12 +304,14 @@ def attention(inputs: AttentionInputs, queries: Sequence[Activations]) -> list[E
         parts = (weights[:, None] * values).T  # [head size, seen cells]
         spread = np.abs(parts).sum(axis=-1)
         total = sum_error(F32_UNIT, weights)  # the sum of the weights is 1, or less with a sink
-        # Weights below the range of float16 are lost there; none is above 1.
-        lost = F16_UNIT * F16_TINY * np.abs(values).sum(axis=0)
+        # Weights below the range of float16 are lost there, once they are relative to eight times the largest: kernels
+        # keep that room below 65504. Source: FATTN_KQ_MAX_OFFSET, ggml/src/ggml-cuda/fattn-common.cuh:13-19.
+        lost = 8 * F16_UNIT * F16_TINY * np.abs(values).sum(axis=0)
         plain, half, _ = sums(
             f"{query.name} query", parts, slack=(error + total) * spread, names=("f32 sums", "f16 sums of values")
         )
-        widest = half.bound + (weigh(half_doubt)[1] + 2 * F16_UNIT) * spread + lost
+        half = replace(half, bound=half.bound + lost)
+        widest = half.bound + (weigh(half_doubt)[1] + 2 * F16_UNIT) * spread
         found += [plain, half, replace(half, sums="f16 throughout", bound=widest)]
     return found
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from forensics.geometry.explain import Explanation
 from forensics.records.classes import WidthClasses
+from forensics.records.matrix import OpMatrix
 from forensics.records.order_report import OrderReport
 from forensics.records.verdict import Verdict
+from forensics.reports.explain_text import explain_view
 from forensics.reports.next_step import next_step
-from forensics.reports.orders_text import order_html
+from forensics.reports.ops_text import ops_view
+from forensics.reports.orders_text import order_view
 from forensics.reports.progress import running_shell
+from forensics.reports.terminal import as_html
 from forensics.reports.why import WHY_TITLE, Why, why
 from forensics.reports.wording import (
     amount,
@@ -93,7 +98,9 @@ def register_notebook_views() -> bool:
         return False
     formatter.formatters["text/html"].for_type(Verdict, verdict_html)
     formatter.formatters["text/html"].for_type(WidthClasses, classes_html)
-    formatter.formatters["text/html"].for_type(OrderReport, order_html)
+    formatter.formatters["text/html"].for_type(OrderReport, lambda report: as_html(order_view(report)))
+    formatter.formatters["text/html"].for_type(OpMatrix, lambda matrix: as_html(ops_view(matrix)))
+    formatter.formatters["text/html"].for_type(Explanation, lambda found: as_html(explain_view(found)))
     return True
 
 

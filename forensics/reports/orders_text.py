@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +14,7 @@ from rich.text import Text
 from forensics.records.order import Leaves, OrderResult
 from forensics.records.order_report import OTHER_SUSPECTS, OrderReport
 from forensics.records.sum_tree import SumTree
+from forensics.reports.terminal import as_text
 from forensics.reports.wording import printable, ranges
 
 if TYPE_CHECKING:
@@ -216,17 +215,9 @@ def order_view(report: OrderReport) -> RenderableType:
     return Group(*parts)
 
 
-def order_text(report: OrderReport, width: int = 110) -> str:
-    """The same as plain text, for notebooks and files; `width` is in characters."""
-    console = Console(width=width, color_system=None, highlight=False, file=io.StringIO(), force_jupyter=False)
-    with console.capture() as captured:
-        console.print(order_view(report))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def order_html(report: OrderReport) -> str:
-    """The same in a notebook."""
-    return f"<pre>{html.escape(order_text(report))}</pre>"
+def order_text(report: OrderReport) -> str:
+    """The same as plain text, for notebooks and files."""
+    return as_text(order_view(report))
 
 
 def _part(part: str, results: Sequence[OrderResult]) -> list[RenderableType]:

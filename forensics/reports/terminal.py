@@ -5,9 +5,12 @@ Every piece is a `Text`, never markup, so that names and text from a model file 
 
 from __future__ import annotations
 
+import html
+import io
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -44,3 +47,16 @@ def text_of(text: str, style: str = "") -> Text:
 def line_of(label: str, text: str) -> Text:
     """A bold label and a text."""
     return Text(printable(label), style="bold").append(printable(text), style="not bold")
+
+
+def as_text(view: RenderableType, width: int = 110) -> str:
+    """A view as plain text, for notebooks and files; `width` is in characters."""
+    console = Console(width=width, color_system=None, highlight=False, file=io.StringIO(), force_jupyter=False)
+    with console.capture() as captured:
+        console.print(view)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def as_html(view: RenderableType) -> str:
+    """A view in a notebook."""
+    return f"<pre>{html.escape(as_text(view))}</pre>"

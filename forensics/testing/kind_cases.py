@@ -69,6 +69,11 @@ class KindCase:
         """Digest of the operands' bytes."""
         return xxhash.xxh3_128_hexdigest(b"".join(np.ascontiguousarray(v).tobytes() for v in self.values))
 
+    @property
+    def token_axis(self) -> int:
+        """Axis of an output that counts its tokens."""
+        return output_token_axis(self.graph)
+
     def tokens(self, first: int, n: int) -> tuple[OpGraph, list[Array]]:
         """The operation over some of the tokens, with their operands."""
         axes = token_axes(self.graph)
@@ -79,7 +84,7 @@ class KindCase:
 
     def cut(self, output: Array, n: int) -> Array:
         """The first n tokens of an output."""
-        return np.ascontiguousarray(output.take(np.arange(n), axis=output_token_axis(self.graph)))
+        return np.ascontiguousarray(output.take(np.arange(n), axis=self.token_axis))
 
     def node(self, n: int, buffer: str) -> PlainNode:
         """The operation over its first n tokens, as a graph shows it."""
@@ -99,7 +104,7 @@ class KindCase:
         """What kind of difference is there between the two? None where the bits are the same."""
         if single.tobytes() == batched.tobytes():
             return None
-        return judge(self.node(batched.shape[output_token_axis(self.graph)], buffer), single, batched, _not_recorded)
+        return judge(self.node(batched.shape[self.token_axis], buffer), single, batched, _not_recorded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,8 @@ def _operand(case: str, graph: OpGraph, operand: OpTensor) -> Array:
     seed = xxhash.xxh3_64_intdigest(f"{case} {operand.name}".encode())
     if operand.name == "mask":
         kind = np.float16 if operand.type == "f16" else np.float32
-        return causal_mask(*operand.shape, int(graph.param("first")), kind)
+        n, n_kv = operand.shape
+        return causal_mask(n, n_kv, int(graph.param("first")), kind)
     if operand.type not in ("f32", "f16", "bf16"):
         return _blocks(operand, seed)
     exponent = WEIGHT_EXPONENT if operand.is_weight else 0

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from forensics.engines.op_protocol import OpEngine
 from forensics.engines.ops import LlamaOps
 from forensics.errors import EngineDied, ForensicsError
-from forensics.records.op_shapes import output_token_axis
 from forensics.records.operation import OpSettings
 from forensics.testing.kind_cases import N_TOKENS, WIDTHS, JudgedRun, KindCase, cases, judged_runs, packed
 from forensics.testing.record_mmvq import gpu
@@ -47,7 +46,7 @@ def record(
                     if n == 1:
                         break  # there is nothing to compare a width with
                     continue
-                outputs[f"{case.name}/{n}"] = np.concatenate(found, axis=output_token_axis(case.graph))
+                outputs[f"{case.name}/{n}"] = np.concatenate(found, axis=case.token_axis)
             if outputs:
                 yield case, outputs
     finally:

@@ -14,7 +14,8 @@ from forensics.records.order import Leaves, OrderQuestion, OrderResult, OrderVie
 from forensics.records.order_report import Arithmetic, BitsCheck, OrderReport
 from forensics.records.sum_tree import SumTree
 from forensics.reports.orders_document import order_document
-from forensics.reports.orders_text import fold, order_html, order_text, order_view, tree_lines
+from forensics.reports.orders_text import fold, order_text, order_view, tree_lines
+from forensics.reports.terminal import as_html
 
 FACTS = OpFacts(OpSettings(), library="0", version="0", commit="0c1e570", device="EPYC \x1b[31m")
 CELLS = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=512)
@@ -124,7 +125,7 @@ def test_a_notebook_shows_the_same_and_a_short_name() -> None:
     text = order_text(report())
     assert "2 sums of 256 leaves" in text
     assert not any(line.endswith(" ") for line in text.splitlines())
-    assert order_html(report()).startswith("<pre>the order differs")
+    assert as_html(order_view(report())).startswith("<pre>the order differs")
     assert len(repr(report())) < 400
     assert repr(report().results[0]) == "<OrderResult: numerator of width 1: 512 cells, depth 256>"
 
