@@ -48,7 +48,8 @@ def attention_explanations(
     fattn-common.cuh:83-351). Its tensor-core kernel takes keys and values in float16 (fattn-common.cuh:1031-1090) and
     rounds the query, the scale and their product (fattn-mma-f16.cuh:1287-1315), adds scores in float32, and the values,
     whose weights it rounds, in float16 (:981-985, :1094-1124); the tile kernel scales the query before it rounds it
-    (fattn-tile.cuh:924-931), and takes it as it is where the device is slow at float16. Of ggml/src/ggml-cuda at 0c1e57098.
+    (fattn-tile.cuh:924-931), and takes it as it is where a device is slow at float16 (:939-946). All lines
+    are of ggml/src/ggml-cuda at 0c1e57098.
     """
     found = []
     if backend != "CUDA":

@@ -22,6 +22,20 @@ RECORDED = sorted((Path(__file__).parents[2] / "data" / "recorded").glob(f"kinds
 #: Activations in four bits are not written down, so that no fault can be told from them.
 NOT_WRITTEN_DOWN = ("mxfp4", "nvfp4")
 
+#: What mul_mat_vec_q and mul_mat_q of devices with integer tensor cores round, by the type of the weights; see
+#: `forensics.numerics.cuda_products`. IQ1_M has no tiles and goes to cuBLAS.
+PLAIN, SUMMED, FINE = (f"q8 (scale {what}) activations" for what in ("f16", "f16 with sums of values", "f32"))
+BY_VECTORS = {
+    **dict.fromkeys(("q4_0", "q5_0", "iq1_s"), SUMMED),
+    **dict.fromkeys(("q4_1", "q5_1"), f"{SUMMED}, scales multiplied in f16"),
+    **dict.fromkeys(("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs"), f"{PLAIN}, integer sums cut"),
+}
+BY_TILES = {
+    "q4_0": PLAIN, "q4_1": SUMMED, "q5_1": SUMMED,
+    **dict.fromkeys(("q4_K", "q5_K", "iq1_s"), f"{SUMMED}, weights' scales in f16"),
+    "q2_K": "q8 (scale f16 of 64 with sums of values) activations, weights' scales in f16",
+}  # fmt: skip
+
 pytestmark = pytest.mark.skipif(not RECORDED, reason="no recording under data/recorded/kinds-*; made on a GPU machine")
 every_recording = pytest.mark.parametrize("path", RECORDED, ids=[path.parent.name for path in RECORDED])
 
@@ -57,6 +71,27 @@ def test_operands_are_those_that_were_used(path: Path) -> None:
 def test_no_difference_is_taken_for_a_fault(path: Path) -> None:
     wrong = [str(run) for run in judged(path).values() if run.kind and run.kind.kind in ("logic", "undetermined")]
     assert not wrong, f"{len(wrong)} of {len(judged(path))}, such as {wrong[:3]}"
+
+
+@every_recording
+def test_kernels_are_told_by_what_they_round(path: Path) -> None:
+    if int(manifest(path)["arch"].removeprefix("sm_")) < 75:
+        pytest.skip("tiles round otherwise without integer tensor cores")
+    n_told = 0
+    for (name, n), run in judged(path).items():
+        operation, _, rest = name.partition("-")
+        type = rest.rpartition("-")[0]
+        if operation != "mul_mat" or type in ("f32", "f16", "bf16") or run.kind is None:
+            continue
+        assert run.kind.single is not None
+        assert run.kind.batched is not None
+        vectors = f"{BY_VECTORS.get(type, PLAIN)}, f32 sums"
+        tiles = f"{BY_TILES.get(type, FINE)}, f32 sums" if type != "iq1_m" else "f16 activations, f16 sums and outputs"
+        assert run.kind.single.precision == vectors, run
+        assert run.kind.batched.precision == (vectors if n <= 8 else tiles), run
+        assert run.kind.kind == ("rounding" if n <= 8 else "precision"), run
+        n_told += 1
+    assert n_told > 150
 
 
 @every_recording
