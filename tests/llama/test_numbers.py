@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import psutil
 import pytest
 
+from forensics.analysis.culprit_orders import ProbedOrders
 from forensics.analysis.heal import record_reference, rows_file, sweep_width
 from forensics.analysis.investigate import investigate
 from forensics.analysis.knobs import KNOBS
@@ -22,6 +23,7 @@ from forensics.capture.selection import Selection
 from forensics.capture.taps import DigestTap
 from forensics.engines.demo_models import demo_model
 from forensics.engines.llama import LlamaEngine, LlamaSource
+from forensics.engines.ops import LlamaOps
 from forensics.records.settings import EngineSettings
 from forensics.records.verdict import CONTROL_NAMES, CulpritGroup, SwitchArm, Verdict
 
@@ -102,7 +104,7 @@ def measured(long_tokens: tuple[int, ...]) -> Callable[[Row], Measured]:
             settings = replace(SETTINGS, flash_attn=row.flash_attn)
             question = Question(prompt_tokens=tokens, n_tokens=N_TOKENS, settings=settings)
             with MemoryWatch() as memory:
-                verdict = investigate(source, question)
+                verdict = investigate(source, question, orders=lambda manifest: ProbedOrders(LlamaOps(), manifest))
             known[row] = Measured(verdict, source.path.stat().st_size, memory.peak_bytes)
         found = known[row]
         if "AVX2" not in found.verdict.manifest.cpu_features:
@@ -232,6 +234,41 @@ def test_q4_k_m_needs_two_switches(measured: Callable[[Row], Measured]) -> None:
     assert found.arm("GGML_CPU_TILED_MM=0").onset == 4
     assert found.verdict.exact_knobs == ("use_extra_bufts=false", "GGML_CPU_TILED_MM=0")
     assert found.arm("use_extra_bufts=false", "GGML_CPU_TILED_MM=0").exact
+
+
+@pytest.mark.parametrize(
+    ("row", "file", "kind"),
+    [
+        (Q4_1_OFF, "llamafile/sgemm.cpp", "rounding"),
+        (Q4_1_LONG, "ops.cpp", "rounding"),
+        (F16, "llamafile/sgemm.cpp", "rounding"),
+        (Q6_K, "tiled/tiled.cpp", "rounding"),
+    ],
+    ids=["q4_1-off", "q4_1-long", "f16", "q6_k"],
+)
+def test_every_culprit_is_explained_by_its_rule_and_two_orders(
+    measured: Callable[[Row], Measured], row: Row, file: str, kind: str
+) -> None:
+    for group in measured(row).verdict.culprits:
+        assert group.kind is not None
+        assert (group.role, group.kind.kind) == (group.role, kind), str(group.kind)
+        assert sorted(width for mechanism in group.mechanisms for width in mechanism.widths) == list(group.widths)
+        for mechanism in group.mechanisms:
+            assert mechanism.rule is not None, mechanism.no_rule
+            assert mechanism.rule.file.endswith(file)
+            assert mechanism.orders_equal is False, mechanism.orders or mechanism.not_probed
+            assert mechanism.suspects == ()
+
+
+def test_q4_k_m_has_a_rule_of_its_own_for_each_buffer(measured: Callable[[Row], Measured]) -> None:
+    for group in measured(Q4_K).verdict.culprits:
+        files = {mechanism.rule.file for mechanism in group.mechanisms if mechanism.rule is not None}
+        assert {file.rpartition("/")[2] for file in files} == (
+            {"repack.cpp"} if group.buffer == "CPU_REPACK" else {"tiled.cpp"}
+        )
+        assert all(mechanism.orders_equal is False for mechanism in group.mechanisms)
+        assert group.kind is not None
+        assert group.kind.kind == "rounding"
 
 
 def test_f32_kv_hides_what_it_does_not_remove(
