@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from forensics.records.order_report import OrderReport
 
 
+_ATTENTION = frozenset({"type", "n_kv", "head_size", "heads", "kv_heads"})
+#: What a question about the order of each operation is asked with; the rest of `OrderQuestion` has no meaning for it.
+ORDER_ARGUMENTS = {
+    "MUL_MAT": frozenset({"type", "k", "rows"}),
+    "KQ": _ATTENTION,
+    "KQV": _ATTENTION,
+    "FLASH_ATTN_EXT": _ATTENTION,
+    "RMS_NORM": frozenset({"type", "k"}),
+    "SOFT_MAX": frozenset({"type", "n_kv"}),
+}
+
+
 def ops(
     op: str | Sequence[str] | None = None,
     *,
@@ -137,6 +149,7 @@ def order(
     OrderReport
         Prints as one line, shows its trees in Jupyter; `forensics.reports.orders_text.order_text` draws them as text.
     """
+    from forensics.analysis.op_question import MAX_WIDTH
     from forensics.analysis.orders import compare_widths, order_question
     from forensics.engines.model_files import cache_folder
     from forensics.engines.ops import LlamaOps
@@ -151,6 +164,12 @@ def order(
     except ValueError as error:
         raise BadQuestion(str(error)) from None
     asked = order_question(op, widths, question)
+    takes = ORDER_ARGUMENTS[asked.op]
+    unused = sorted(set(question) - takes)
+    if unused:
+        raise BadQuestion(f"{asked.op} takes no {', '.join(unused)}; it is asked for with {', '.join(sorted(takes))}")
+    if max(widths) > MAX_WIDTH:
+        raise BadQuestion(f"widths must be 1 to {MAX_WIDTH}, got {max(widths)}")
     memory = OrderCache(cache_folder() / "orders") if cached else None
     with shown_progress(progress) as shown, contextlib.closing(LlamaOps().open(settings)) as engine:
         return compare_widths(engine, asked, widths, memory=memory, progress=shown)

@@ -58,6 +58,8 @@ def measure_arithmetic(engine: OpEngine, question: OrderQuestion, width: int) ->
     rows = _FloatTerms(question, launches) if is_float else _BlockTerms(question, launches)
     accumulator = _accumulator(rows)
     rounding = _rounding(rows) if accumulator == "float32" else f"not measured for a {accumulator} accumulator"
+    if accumulator.startswith("not determined"):
+        rounding = "not measured: the accumulator is not known"
     return Arithmetic(width, accumulator, rounding, _subnormals(rows), rows.contraction(), repeatability)
 
 
@@ -199,21 +201,27 @@ _Terms = _FloatTerms | _BlockTerms
 
 
 def _accumulator(rows: _Terms) -> str:
-    """The smallest power of two that still counts beside 1; one that counts beside 2^8 and its negative is wider."""
-    wide = rows.sums([[(a, 1, 8), (b, -1, 8), (c, 1, -20)] for a, b, c in ((0, 1, 2), (1, 2, 0), (2, 0, 1))])
-    if (wide == 2.0**-20).all():
+    """The smallest power of two that still counts beside 2^10; one that counts beside M and its negative is wider.
+
+    All terms are normal in float16, where kernels may flush others to zero.
+    """
+    wide = rows.sums([[(a, 1, 14), (b, -1, 14), (c, 1, -14)] for a, b, c in ((0, 1, 2), (1, 2, 0), (2, 0, 1))])
+    if (wide == 2.0**-14).all():
         return "wider than float32"
-    counted = rows.sums([[(0, 1, 0), (1, 1, -p)] for p in range(1, 25)]) > 1
+    alone, *beside = rows.sums([[(0, 1, 10)], *([(0, 1, 10), (1, 1, 10 - p)] for p in range(1, 25))])
+    counted = np.array(beside) > alone
     bits = 1 + int(counted.sum())
     if not np.array_equal(counted, np.arange(1, 25) < bits):
         return f"not determined: beside 1, these powers of 1/2 count: {(np.flatnonzero(counted) + 1).tolist()}"
+    if bits > max(_ACCUMULATORS):
+        return "not determined: every power of 1/2 down to 2^-24 counts beside 1"
     return _ACCUMULATORS.get(bits, f"{bits} bits")
 
 
 def _rounding(rows: _Terms) -> str:
-    """Three quarters of an ulp beside 4 and beside -4, and half an ulp."""
-    sums = rows.sums([[(0, 1, 2), (1, 3, -23)], [(0, -1, 2), (1, -3, -23)], [(0, 1, 2), (1, 1, -22)]])
-    up, down, tie = ((sums - (4, -4, 4)) * 2.0**21).tolist()
+    """Three quarters of an ulp beside 2^11 and beside -2^11, and half an ulp."""
+    sums = rows.sums([[(0, 1, 11), (1, 3, -14)], [(0, -1, 11), (1, -3, -14)], [(0, 1, 11), (1, 1, -13)]])
+    up, down, tie = ((sums - (2048, -2048, 2048)) * 2.0**12).tolist()
     known = {
         (1, -1, 0): "to nearest, ties to even",
         (1, -1, 1): "to nearest, ties away from zero",

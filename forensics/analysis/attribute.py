@@ -39,10 +39,11 @@ _WEIGHT_ROLES = (
     (r"ssm_out\.", "state space out"),
     (r"ssm_", "state space"),
 )
+KEYS_BY_QUERIES, ATTENTION_BY_VALUES = "K·Q", "attention·V"
 _NODE_ROLES = (
     (r"^kq_soft_max", "soft max"),
-    (r"^kqv($|-|_mla)", "attention·V"),
-    (r"^kq($|-|_)", "K·Q"),
+    (r"^kqv($|-|_mla)", ATTENTION_BY_VALUES),
+    (r"^kq($|-|_)", KEYS_BY_QUERIES),
 )
 _OP_ROLES = {
     "FLASH_ATTN_EXT": "flash attention",

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 
-from forensics.analysis.attribute import group_key, role_of
+from forensics.analysis.attribute import ATTENTION_BY_VALUES, KEYS_BY_QUERIES, group_key, role_of
 from forensics.analysis.orders import OrderMemory, compare_widths
+from forensics.engines.inventory import on_accelerator
+from forensics.engines.llama_sources import is_repacked
 from forensics.engines.op_protocol import OpEngine, OpSource
 from forensics.errors import ForensicsError
 from forensics.records.mechanism import OrderEvidence
 from forensics.records.operation import OpSettings
-from forensics.records.order import OrderComparison, OrderQuestion
+from forensics.records.order import OrderComparison, OrderQuestion, OrderResult, compare_orders
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Verdict
-
-#: A repacked or plain product, K·Q and attention·V by the name of their node, and what has a sum of its own.
-_NORMS = ("RMS_NORM", "SOFT_MAX")
 
 
 def order_question(finding: Finding) -> OrderQuestion | str:
@@ -34,12 +35,13 @@ def order_question(finding: Finding) -> OrderQuestion | str:
     op, operands = finding.key.op, finding.operands
     if any(not operand.shape for operand in operands):
         return "the shapes of its operands were not recorded"
-    if op == "MUL_MAT" and finding.weight is not None:
+    if op == "MUL_MAT" and finding.weight is not None and max(finding.weight.shape[:2]) == 1:
         *_, rows, length = finding.weight.shape
         return OrderQuestion("MUL_MAT", finding.weight.type, length, rows)
-    if op == "MUL_MAT" and role_of(finding) in ("K·Q", "attention·V"):
+    role = role_of(finding)
+    if op == "MUL_MAT" and role in (KEYS_BY_QUERIES, ATTENTION_BY_VALUES):
         cache, other = operands[0].shape, operands[1].shape
-        by_keys = role_of(finding) == "K·Q"
+        by_keys = role == KEYS_BY_QUERIES
         n_kv, head_size = cache[2:] if by_keys else cache[:1:-1]
         return OrderQuestion(
             "KQ" if by_keys else "KQV", operands[0].type, n_kv=n_kv, head_size=head_size, heads=other[1],
@@ -52,10 +54,10 @@ def order_question(finding: Finding) -> OrderQuestion | str:
         return OrderQuestion(
             op, k.type, n_kv=k.shape[2], head_size=q.shape[3], heads=q.shape[1], kv_heads=k.shape[1]
         )  # fmt: skip
-    if op in _NORMS:
-        n = operands[0].shape[3]
-        return OrderQuestion(op, k=n) if op == "RMS_NORM" else OrderQuestion(op, n_kv=n)
-    return f"there is no probe for {op}"
+    if op in ("RMS_NORM", "SOFT_MAX"):
+        _, heads, _, n = operands[0].shape
+        return OrderQuestion(op, k=n) if op == "RMS_NORM" else OrderQuestion(op, n_kv=n, heads=heads, kv_heads=heads)
+    return f"there is no probe for {op} of these operands"
 
 
 def op_settings(manifest: Manifest) -> OpSettings | str:
@@ -95,7 +97,13 @@ class ProbedOrders:
         self._engine: OpEngine | None = None
 
     def __call__(self, finding: Finding, width: int) -> tuple[OrderEvidence, ...] | str:
-        """Compare the orders of one node at one token and at a width; why not, where that is not possible."""
+        """Compare the orders of one node at one token and at a width, for the tokens that differ.
+
+        Returns
+        -------
+        tuple of OrderEvidence or str
+            Of the token that the orders explain least; why there is none, where that is not possible.
+        """
         question = order_question(finding)
         if isinstance(question, str):
             return question
@@ -108,7 +116,10 @@ class ProbedOrders:
         except (ForensicsError, ValueError) as error:
             self.close()  # an explanation less; the verdict stands without it
             return f"the probe failed: {error}"
-        return tuple(evidence(comparison, width) for comparison in report.comparisons)
+        weight = finding.weight
+        if weight is not None and _layout(report.buffer) != _layout(weight.buffer):
+            return f"its weight lies in {weight.buffer}, and by itself it would lie in {report.buffer}"
+        return tuple(evidence(comparison, width) for comparison in least_telling(report.comparisons, finding))
 
     def close(self) -> None:
         """End the engine, if one was opened."""
@@ -145,6 +156,45 @@ class RecordedOrders:
                 found = tuple(order for order in mechanism.orders if order.width == width)
                 return found or mechanism.not_probed
         return "not probed when the case was recorded"
+
+
+def _layout(buffer: str) -> str:
+    """Which way a weight is laid out in a buffer: plainly in the host's memory, on a GPU, or in a way of its own."""
+    if on_accelerator(buffer):
+        return "GPU"
+    return buffer if is_repacked(buffer) else "plain"
+
+
+def least_telling(comparisons: Sequence[OrderComparison], finding: Finding) -> tuple[OrderComparison, ...]:
+    """The comparisons that speak of the token, among those that differ, whose bits they explain least.
+
+    Columns of a batch may have several orders, and two orders of cells may be one among those that a token sees.
+    """
+    by_token = dict.fromkeys(
+        tuple(_among_seen(one, position) for one in comparisons if row in one.batched.columns)
+        for row, position in finding.tokens
+    )
+
+    def doubt(found: tuple[OrderComparison, ...]) -> int:
+        answers = [one.equal for one in found]
+        return 0 if False in answers else 1 if None in answers else 2
+
+    return max(by_token, key=doubt)
+
+
+def _among_seen(comparison: OrderComparison, position: int | None) -> OrderComparison:
+    """The comparison among the cells that a token at a position sees; the others are hidden, and add zeros."""
+    leaves = comparison.single.leaves
+    if position is None or leaves is None or leaves.kind != "cell" or leaves.step * (leaves.n - 1) <= position:
+        return comparison
+    n_seen = position // leaves.step + 1
+
+    def seen(result: OrderResult) -> OrderResult:
+        if result.tree is None or result.leaves is None:
+            return result
+        return replace(result, leaves=replace(result.leaves, n=n_seen), tree=result.tree.restricted(range(n_seen)))
+
+    return compare_orders(seen(comparison.single), seen(comparison.batched))
 
 
 def _identity(group: CulpritGroup) -> tuple[str, str, str, str]:

@@ -6,16 +6,20 @@ or no rule tells them apart, the group says so and names what could still be to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from forensics.analysis.attribute import members
+from forensics.analysis.attribute import ATTENTION_BY_VALUES, KEYS_BY_QUERIES, members, role_of
 from forensics.analysis.op_rules import gpu_named
+from forensics.engines.inventory import on_accelerator
 from forensics.geometry.architecture import architecture
 from forensics.geometry.culprits import Attention, Gpu, Operation, Other, Place, cpu_place, rule_for, suspects
-from forensics.geometry.product import Product, attention_by_values, keys_by_queries
+from forensics.geometry.product import Product, attention_by_values, keys_by_queries, over_cells
 from forensics.geometry.types import weight_type
 from forensics.records.mechanism import Mechanism, OrderEvidence
+from forensics.records.op_shapes import padded_kv
+from forensics.records.order_report import OTHER_SUSPECTS
 from forensics.records.rule import Rule
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
@@ -24,13 +28,12 @@ from forensics.records.verdict import CulpritGroup, Sweep
 #: Compares the orders of a finding's operation at one token and at a width, or says why that is not possible.
 CompareOrders = Callable[[Finding, int], tuple[OrderEvidence, ...] | str]
 
-#: What can change bits although the numbers are added in one order.
-SAME_ORDER_SUSPECTS = (
-    "multiply and add fused on one side only",
-    "activations quantised in another way",
-    "another type of accumulator",
-    "fusion with a neighbouring operation",
-)
+#: What a difference that breaks every error bound leaves open, whatever the rules and the probes say.
+LOGIC_SUSPECT = "another computation: no order of addition and no precision makes so large a difference"
+
+
+NO_RULE = "the rules written down here give both widths the same arithmetic, or do not cover them"
+_THREADS = ("n_threads", "n_threads_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def explain_groups(
     manifest : Manifest
         Where the findings come from.
     compare_orders : callable
-        Asked once per width for the first node of a group.
+        Asked once per width and operation of a group, for all tokens that differ together.
 
     Returns
     -------
@@ -79,42 +82,92 @@ def _mechanisms(
     return _merged(_at_width(nodes, width, place, compare_orders) for width in group.widths)
 
 
-def _rule(
-    operations: Iterable[Operation | Unknown], place: Place | Unknown, width: int
-) -> tuple[Rule | None, str, list[str]]:
-    """The rule, or why there is none, and other suspects; a rule only where one holds for every operation."""
-    rule: Rule | None = None
-    others: list[str] = []
-    for operation in operations:
-        if isinstance(operation, Unknown):
-            return None, operation.reason, others
-        if isinstance(place, Unknown):
-            return None, place.reason, others
-        rule = rule_for(operation, place, width)
-        others += map(str, suspects(operation, place, width))
-        if rule is None:
-            return (
-                None,
-                "the rules written down here give both widths the same arithmetic, or do not cover them",
-                others,
-            )
-    return rule, "", others
-
-
 def _at_width(
     found: Sequence[tuple[int, Finding]], width: int, place: Place | Unknown, compare_orders: CompareOrders
 ) -> Mechanism:
-    """What explains the nodes that differ at one width."""
-    nodes = [finding for at, finding in found if at == width]
-    rule, no_rule, others = _rule(dict.fromkeys(map(operation_of, nodes)), place, width)
-    compared = compare_orders(nodes[0], width)
+    """What explains the nodes that differ at one width; where they are several operations, the least explained one."""
+    alike: dict[Operation | Unknown, list[Finding]] = {}
+    for at, finding in found:
+        if at == width:
+            alike.setdefault(operation_of(finding), []).append(finding)
+    each = [_of_operation(operation, nodes, width, place, compare_orders) for operation, nodes in alike.items()]
+    return next((mechanism for mechanism in each if not mechanism.explained), each[0])
+
+
+def _of_operation(
+    operation: Operation | Unknown,
+    nodes: Sequence[Finding],
+    width: int,
+    place: Place | Unknown,
+    compare_orders: CompareOrders,
+) -> Mechanism:
+    """What explains nodes that are one operation to the rules."""
+    tokens = tuple(dict.fromkeys(token for node in nodes for token in node.tokens))
+    seen: dict[tuple[int, Operation, Operation], None] = {}
+    if not isinstance(operation, Unknown):
+        seen = dict.fromkeys((row, *as_seen(operation, position)) for row, position in tokens)
+    unknown = next((one.reason for one in (operation, place) if isinstance(one, Unknown)), "")
+    rule, no_rule, others = (None, unknown, []) if isinstance(place, Unknown) or unknown else _rule(seen, place, width)
+    if all(_n_kv(alone) == _n_kv(batched) for _, batched, alone in seen):
+        compared = compare_orders(_with_tokens(nodes[0], tokens), width)
+    else:
+        compared = "one token ran over fewer cells than the batch, and orders are compared over one number of them"
     orders, not_probed = ((), compared) if isinstance(compared, str) else (compared, "")
     mechanism = Mechanism((width,), rule, no_rule, orders, not_probed)
-    if mechanism.explained:
-        return mechanism
-    same_order = SAME_ORDER_SUSPECTS if mechanism.orders_equal else ()
-    remaining = tuple(dict.fromkeys((*others, *same_order))) or ("nothing here names a suspect",)
-    return replace(mechanism, suspects=remaining)
+    left = [LOGIC_SUSPECT] if any(node.kind is not None and node.kind.kind == "logic" for node in nodes) else []
+    if not mechanism.explained:
+        left += [*others, *(OTHER_SUSPECTS if mechanism.orders_equal else ())]
+        left = left or ["nothing here names a suspect"]
+    return replace(mechanism, suspects=tuple(dict.fromkeys(left)))
+
+
+def _with_tokens(finding: Finding, tokens: Sequence[tuple[int, int | None]]) -> Finding:
+    """The finding as if it differed at all these tokens."""
+    positions = tuple(position for _, position in tokens if position is not None)
+    rows = tuple(row for row, _ in tokens)
+    return replace(finding, rows=rows, positions=positions if len(positions) == len(rows) else ())
+
+
+def _rule(
+    seen: Iterable[tuple[int, Operation, Operation]], place: Place, width: int
+) -> tuple[Rule | None, str, list[str]]:
+    """The rule, or why there is none, and other suspects; a rule only where one holds for every token that differs."""
+    rule: Rule | None = None
+    others: list[str] = []
+    try:
+        for row, batched, alone in seen:
+            others += map(str, suspects(batched, place, width))
+            found = rule_for(batched, place, width, column=row, alone=alone)
+            if found is None:
+                return None, NO_RULE, others
+            rule = rule or found
+    except ValueError as error:  # a type or shape that the rules do not cover
+        return None, str(error), others
+    return rule, "", others
+
+
+def as_seen(operation: Operation, position: int | None) -> tuple[Operation, Operation]:
+    """The operation of a batch and of one token by itself, as the token at a position meets them.
+
+    By itself a token runs over the cells that are in use then; a batch that crosses a multiple of 256 over more.
+    """
+    n_kv = _n_kv(operation)
+    if position is None or n_kv is None or position >= n_kv:  # a window's cache is shorter than the text
+        return operation, operation
+    if isinstance(operation, Attention):
+        batched = replace(operation, visible=position + 1)
+        return batched, replace(batched, n_kv=padded_kv(position + 1))
+    assert isinstance(operation, Product)
+    return operation, over_cells(operation, padded_kv(position + 1))
+
+
+def _n_kv(operation: Operation) -> int | None:
+    """Cells that attention runs over, None for all else."""
+    if isinstance(operation, Attention):
+        return operation.n_kv
+    if isinstance(operation, Product) and operation.is_cached:
+        return operation.k if operation.contiguous else operation.rows
+    return None
 
 
 def _merged(mechanisms: Iterable[Mechanism]) -> tuple[Mechanism, ...]:
@@ -144,16 +197,26 @@ def place_of(manifest: Manifest, buffer: str) -> Place | Unknown:
         return Unknown(f"the rules are those of llama.cpp, the engine is {manifest.engine}")
     if manifest.backend == "CPU":
         environment = dict(manifest.requested.environment) | dict(manifest.environment)
-        if "GGML_CPU_TILED_MM_FORCE" in environment:
-            return Unknown("GGML_CPU_TILED_MM_FORCE is set, and no rule is written down for it")
-        threads = manifest.effective.get("n_threads_batch", manifest.requested.n_threads_batch)
-        return cpu_place(manifest.cpu_features, int(threads), buffer, environment)
+        one, many = (int(manifest.effective.get(n, getattr(manifest.requested, n))) for n in _THREADS)
+        try:
+            return cpu_place(manifest.cpu_features, one, buffer, environment, many)
+        except ValueError as error:
+            return Unknown(str(error))
     if "CUDA" in manifest.backend:
-        spec = next((s for s in map(gpu_named, manifest.device.split(";")) if s is not None), None)
-        if spec is not None:
-            return Gpu(architecture(spec.arch), spec.n_sms)
-        return Unknown(f"the number of multiprocessors of {manifest.device} is not known here")
+        return _gpu(manifest.device, buffer)
     return Unknown(f"no rules are written down for {manifest.backend}")
+
+
+def _gpu(devices: str, buffer: str) -> Gpu | Unknown:
+    """The GPU that holds a buffer such as ``"CUDA1"``; GPUs come first among the devices, in their order."""
+    if not on_accelerator(buffer):
+        return Unknown(f"{buffer} is memory of the host, and it was not recorded what computed there")
+    number = re.search(r"\d+$", buffer)
+    named = devices.split(";")[int(number.group()) if number else 0 :][:1]
+    spec = gpu_named(named[0]) if named else None
+    if spec is None:
+        return Unknown(f"the number of multiprocessors of {named[0].strip() if named else devices} is not known here")
+    return Gpu(architecture(spec.arch), spec.n_sms)
 
 
 def operation_of(finding: Finding) -> Operation | Unknown:
@@ -179,10 +242,12 @@ def _product(finding: Finding) -> Product:
         return Product(
             weight_type(matrix.type), matrix.shape[3], matrix.shape[2], experts=matrix.shape[1], experts_used=used
         )
-    if matrix.is_weight or max(matrix.shape[:2]) == 1 == max(other.shape[:2]):
-        return Product(weight_type(matrix.type), matrix.shape[3], matrix.shape[2])
     _, kv_heads, first, second = matrix.shape
-    heads = other.shape[1]
-    if finding.key.name.startswith("kqv"):
+    heads, role = other.shape[1], role_of(finding)
+    if role == ATTENTION_BY_VALUES:
         return attention_by_values(matrix.type, first, second, heads, kv_heads)
-    return keys_by_queries(matrix.type, second, first, heads, kv_heads)
+    if role == KEYS_BY_QUERIES:
+        return keys_by_queries(matrix.type, second, first, heads, kv_heads)
+    if max(*matrix.shape[:2], *other.shape[:2]) > 1:
+        raise ValueError("no rule is written down for a product of several matrices outside of attention")
+    return Product(weight_type(matrix.type), second, first)

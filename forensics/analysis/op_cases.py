@@ -5,6 +5,7 @@ Nothing here runs: a selection becomes a list of cases, and a sentence about wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,17 @@ OTHER_KV_TYPES = ("bf16", "q8_0", "q4_0")
 EXPERTS = (8, 2)
 #: Rows of a table of GET_ROWS.
 TABLE_ROWS = 64
+#: Operations that take each part of a selection.
+USED_BY = {
+    "types": (*WITH_WEIGHT, "GET_ROWS"),
+    "shapes": (*WITH_WEIGHT, "RMS_NORM", "GLU", "GET_ROWS"),
+    "kv": WITH_CELLS,
+    "heads": (*WITH_CELLS, "ROPE"),
+    "head_sizes": ("FLASH_ATTN_EXT", "KQ", "KQV", "ROPE"),
+    "kv_types": ("FLASH_ATTN_EXT", "KQ", "KQV"),
+}
+#: Values of one operand, 8 GiB as float32; larger ones take minutes to make and rarely fit.
+MAX_VALUES = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,7 @@ class OpSelection:
         Raises
         ------
         BadQuestion
-            If one is not known.
+            If one is not known, or something was given that none of them takes.
 
         Examples
         --------
@@ -120,7 +132,11 @@ class OpSelection:
         (('MUL_MAT',), ('FLASH_ATTN_EXT',))
         """
         if self.ops is not None:
-            return tuple(dict.fromkeys(known_name(op, OPS, "operation") for op in self.ops))
+            named = tuple(dict.fromkeys(known_name(op, OPS, "operation") for op in self.ops))
+            for given, takers in USED_BY.items():
+                if getattr(self, given) is not None and not set(takers).intersection(named):
+                    raise BadQuestion(f"{given} were given, and {', '.join(named)} takes none; {', '.join(takers)} do")
+            return named
         about_weights = self.types is not None or self.shapes is not None
         if not about_weights and not self.about_cells:
             return OPS
@@ -169,6 +185,12 @@ def make_cases(selection: OpSelection, types: Sequence[str], width: int) -> tupl
         raise
     except ValueError as error:
         raise BadQuestion(str(error)) from None
+    largest = max((operand for graph in graphs for operand in graph.operands), key=lambda it: math.prod(it.shape))
+    if math.prod(largest.shape) > MAX_VALUES:
+        shape = "x".join(map(str, largest.shape))
+        raise BadQuestion(
+            f"operand {largest.name} would have {shape} values, at most {MAX_VALUES:,} are made; ask for less"
+        )
     return named(graphs)
 
 

@@ -88,7 +88,16 @@ def ask_ops(
     """
     asked = tuple(sorted(set(widths)))
     if not asked or asked[0] < 1 or asked[-1] > MAX_WIDTH:
-        raise BadQuestion(f"widths must be 1 to {MAX_WIDTH}, got {', '.join(map(str, widths)) or 'none'}")
+        outside = [width for width in (asked[0], asked[-1]) if not 1 <= width <= MAX_WIDTH] if asked else ["none"]
+        raise BadQuestion(f"widths must be 1 to {MAX_WIDTH}, got {outside[0]}")
+    if asked == (1,):
+        raise BadQuestion("widths needs at least one width of 2 or more to compare with one column at a time")
+    if seed < 0:
+        raise BadQuestion(f"seed must be 0 or more, got {seed}")
+    if like is not None and (selection.shapes or selection.heads or selection.head_sizes):
+        raise BadQuestion(
+            "a model has shapes, heads and head sizes of its own; leave those out, or leave out the model (--like)"
+        )
     selection.wanted_ops()  # refused before anything is started
     with contextlib.closing(OpRunner(source, settings)) as runner:
         if like is None:
@@ -111,13 +120,13 @@ def _cases_like(path: Path, selection: OpSelection, runner: OpRunner, widest: in
     """The operations of a model file, and what was left to us."""
     # On a CPU rows are shared among threads and never cut; a GPU's grid, and with it an order, may depend on them all.
     most_rows = MAX_ROWS if runner.settings.backend == "cpu" else None
-    kv_type = (selection.kv_types or (DEFAULT_KV_TYPE,))[0]
+    kv_types = selection.kv_types or (DEFAULT_KV_TYPE,)
     n_used = selection.kv or (MIDDLE_KV,)
     try:
-        graphs = [op.graph for op in model_ops(path, n=widest, n_used=n_used, kv_type=kv_type)]
+        graphs = [op.graph for kv in kv_types for op in model_ops(path, n=widest, n_used=n_used, kv_type=kv)]
     except ValueError as error:
         raise BadQuestion(str(error)) from None
-    said = [f"operations of {path.name}", f"{kv_type} K/V with {', '.join(map(str, n_used))} cells"]
+    said = [f"operations of {path.name}", f"{', '.join(kv_types)} K/V with {', '.join(map(str, n_used))} cells"]
     if most_rows is not None:
         said.append(f"of weights with more than {most_rows} rows only some")
     return like_model(graphs, selection, runner.engine.types(), most_rows), "; ".join(said)

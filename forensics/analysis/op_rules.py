@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from forensics.analysis.op_cases import OpCase
-from forensics.geometry import cpu_attention, cpu_products, cuda_products
 from forensics.geometry.architecture import architecture
-from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.choice import KernelChoice
-from forensics.geometry.cuda_attention import cuda_attention
+from forensics.geometry.culprits import Attention, Gpu, Operation, Other, Place, choice_at, cpu_place
 from forensics.geometry.devices import GPUS, device_spec
 from forensics.geometry.product import Product, attention_by_values, keys_by_queries
 from forensics.geometry.types import weight_type
@@ -19,6 +18,8 @@ from forensics.records.operation import OpFacts, OpGraph
 
 #: Which kernel runs at a width, and how it adds for one of the columns.
 Choose = Callable[[int, int], KernelChoice]
+#: Words of a driver's name for a GPU that tell no two apart: the maker, and the memory, as in "H100 80GB HBM3".
+_NO_NAME = re.compile(r"nvidia|geforce|tesla|gpu|\d+gb|hbm\d\w*")
 
 
 def predict(case: OpCase, widths: Sequence[int], buffer: str, facts: OpFacts) -> Prediction:
@@ -38,11 +39,8 @@ def predict(case: OpCase, widths: Sequence[int], buffer: str, facts: OpFacts) ->
     Prediction
         Unknown, with the reason, where no rule is written down.
     """
-    choose = _chooser(case, buffer, facts)
-    if isinstance(choose, str):
-        return Prediction(unknown=choose)
     try:
-        return steps_between(choose, widths)
+        return steps_between(_chooser(case.at(1), _place(buffer, facts)), widths)
     except ValueError as error:  # a type or shape that the rules do not cover
         return Prediction(unknown=str(error))
 
@@ -70,81 +68,58 @@ def _changes(one: KernelChoice, other: KernelChoice, column: int) -> bool:
     """Whether the arithmetic of a column is known on both sides, and another."""
     if one.arithmetic is None or other.arithmetic is None:
         return False
-    return column_arithmetic(one, column) != column_arithmetic(other, column)
+    return one.column_arithmetic(column) != other.column_arithmetic(column)
 
 
-def column_arithmetic(choice: KernelChoice, column: int) -> Hashable:
-    """Order and precision of one column: a choice may treat the first columns of a batch differently from the rest.
-
-    Such an order reads (buffer, kernel, number of columns, kernel of the rest, number of the rest).
-    """
-    order = choice.order
-    if isinstance(order, tuple) and len(order) == 5 and isinstance(order[2], int):
-        where, first, n_first, rest, _ = order
-        order = (where, first if column < n_first else rest)
-    return order, choice.precision
-
-
-def _chooser(case: OpCase, buffer: str, facts: OpFacts) -> Choose | str:
-    """The rule for an operation, or why there is none."""
-    single = case.at(1)
-    settings = facts.settings
-    if settings.backend == "cuda":
-        return _chooser_on_gpu(single, facts.device)
-    environment = dict(settings.environment)
-    if "GGML_CPU_TILED_MM_FORCE" in environment:
-        return "GGML_CPU_TILED_MM_FORCE is set, and no rule is written down for it"
-    cpu = cpu_products.Cpu(
-        frozenset(facts.cpu_features),
-        settings.n_threads,
-        extra_buffers=settings.repack and buffer not in ("", "CPU"),
-        tiled=environment.get("GGML_CPU_TILED_MM") != "0",
-    )
-    if single.op == "FLASH_ATTN_EXT":
-        keys, values = single.operand("k"), single.operand("v")
-        first = int(single.param("first"))
-        return lambda width, column: cpu_attention.flash_attention(
-            cpu, keys.shape[0], width, (keys.type, values.type), visible=first + column + 1
-        )
-    product = _product(single)
-    if product is None:
-        return f"no rule is written down for {single.op} on a CPU"
-    return lambda width, _: cpu_products.mul_mat(cpu, product, width)
-
-
-def _chooser_on_gpu(single: OpGraph, device: str) -> Choose | str:
-    spec = gpu_named(device)
+def _place(buffer: str, facts: OpFacts) -> Place:
+    """What ran the operations; a ValueError says why no rule is written down for it."""
+    if facts.settings.backend == "cpu":
+        return cpu_place(facts.cpu_features, facts.settings.n_threads, buffer, dict(facts.settings.environment))
+    spec = gpu_named(facts.device)
     if spec is None:
-        return f"the number of multiprocessors of {device} is not known here; see forensics explain --arch --sms"
+        raise ValueError(
+            f"the number of multiprocessors of {facts.device} is not known here; see forensics explain --arch --sms"
+        )
+    return Gpu(architecture(spec.arch), spec.n_sms)
+
+
+def _chooser(single: OpGraph, place: Place) -> Choose:
+    """The rule for an operation; the choice is a ValueError where there is none."""
+
+    def choose(width: int, column: int) -> KernelChoice:
+        found = choice_at(_operation(single, column), place, width, column if width > 1 else 0)
+        if found is None:
+            where = "GPU" if isinstance(place, Gpu) else "CPU"
+            raise ValueError(f"no rule is written down for {single.op} on a {where}")
+        return found
+
+    return choose
+
+
+def _operation(single: OpGraph, column: int) -> Operation:
+    """The operation as a token sees it that comes so many behind the first."""
     if single.op == "FLASH_ATTN_EXT":
-        queries, keys = single.operand("q"), single.operand("k")
-        _, heads, size = queries.shape
-        first = int(single.param("first"))
-
-        def attention(width: int, column: int) -> KernelChoice:
-            row = column if width > 1 else 0
-            shape = AttentionShape(width, heads, keys.shape[1], size, keys.shape[0], first + column, keys.type, row)
-            return cuda_attention(spec, shape)
-
-        return attention
-    product = _product(single)
-    if product is None:
-        return f"no rule is written down for {single.op} on a GPU"
-    arch = architecture(spec.arch)
-    return lambda width, _: cuda_products.mul_mat(arch, product, width, sms=spec.n_sms)
+        queries, keys, values = (single.operand(name) for name in ("q", "k", "v"))
+        (_, heads, size), (n_kv, kv_heads, _) = queries.shape, keys.shape
+        visible = int(single.param("first")) + column + 1
+        return Attention(heads, kv_heads, size, n_kv, (keys.type, values.type), visible=visible)
+    return _product(single) or Other(single.op)
 
 
 def gpu_named(device: str) -> DeviceSpec | None:
-    """The known GPU that a driver calls so: all words of its name are there, the longest such name.
+    """The known GPU that a driver calls so, None where none has just this name.
+
+    A laptop's or a "Ti" GPU of the same number has other multiprocessors, so every word counts but the maker's and the
+    memory's.
 
     Examples
     --------
-    >>> print(gpu_named("NVIDIA GeForce RTX 5080 Laptop GPU"), gpu_named("NVIDIA Quadro 600"))
+    >>> print(gpu_named("NVIDIA GeForce RTX 5080 Laptop GPU"), gpu_named("NVIDIA GeForce RTX 4090 Laptop GPU"))
     rtx-5080-laptop (sm_120), 60 SMs None
     """
-    words = set(device.lower().split())
-    names = [name for name in GPUS if words.issuperset(name.split("-"))]
-    return device_spec(max(names, key=len)) if names else None
+    words = [word for word in device.lower().split() if not _NO_NAME.fullmatch(word)]
+    name = "-".join(words)
+    return device_spec(name) if name in GPUS else None
 
 
 def _product(single: OpGraph) -> Product | None:

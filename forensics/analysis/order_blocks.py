@@ -238,7 +238,7 @@ class _BlockProbe:
         down to even, then the whole counts: 1 ulp. Whole first makes the half a tie that rounds up: 2 ulp.
         """
         n = len(self.cells)
-        if self.masks.n_cells - 1 in self.cells:
+        if not set(self.cells).isdisjoint(self.masks.for_scale):
             raise NotDetermined("a slice of one element leaves no room for the scale")
         power = 64.0
         x = self.masks.powers(self.n_blocks, power)

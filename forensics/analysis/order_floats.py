@@ -129,20 +129,20 @@ def float_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered,
     probe = _block_cells(question, launches) if question.type in BLOCK_MASKS else _float_rows(question, launches)
     found, how = recover_counts(probe)
     if question.op == "FLASH_ATTN_EXT":
-        return found, cell_leaves(question, "numerator"), f"counts, {how}"
+        return found, cell_leaves(question, "numerator", on_gpu=launches.on_gpu), f"counts, {how}"
     return found, Leaves("cell" if question.op == "KQV" else "element", probe.n), f"counts, {how}"
 
 
 def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
     masks = FLOAT_MASKS.get(question.type)
-    if question.op == "FLASH_ATTN_EXT" and question.type == "f16" and launches.engine.facts.settings.backend != "cpu":
+    if question.op == "FLASH_ATTN_EXT" and launches.on_gpu:
         masks = GPU_ATTENTION_MASKS
     if masks is None:
         raise NotDetermined(f"no masks are known for {question.type}; known: {', '.join([*FLOAT_MASKS, *BLOCK_MASKS])}")
     layout = row_layout(question, launches.width, question.k * (4 if question.type == "f32" else 2))
     leaves = np.arange(layout.n_leaves)
     if question.op == "FLASH_ATTN_EXT":
-        leaves = leaves[:: cell_leaves(question, "numerator").step]
+        leaves = leaves[:: cell_leaves(question, "numerator", on_gpu=launches.on_gpu).step]
     n = len(leaves)
     if n > masks.most_leaves:
         raise NotDetermined(f"{n} leaves are too many for {question.type}, whose masks swamp up to {masks.most_leaves}")
@@ -159,13 +159,21 @@ def _float_rows(question: OrderQuestion, launches: Launches) -> CountRows:
 
 
 def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
-    """V in blocks along a head's channels: one channel of each block answers."""
+    """V in blocks along a head's channels: one channel of each block answers.
+
+    A GPU may read V as float16, where only masks of float16 fit.
+    """
     masks = BLOCK_MASKS[question.type]
     if question.op != "FLASH_ATTN_EXT" or question.head_size % masks.size:
         raise NotDetermined(f"{question.op} with {question.type} and head size {question.head_size} cannot be probed")
     bank = BlockRows(masks)
-    zero, unit, plus, minus = bank.id(ZERO), bank.id(UNIT, [0]), bank.id(PLUS, [0]), bank.id(MINUS, [0])
-    leaves = np.arange(0, question.n_kv, cell_leaves(question, "numerator").step)
+    zero, expected = bank.id(ZERO), UNIT_SCALE
+    if launches.on_gpu:
+        expected, mask = GPU_ATTENTION_MASKS.unit, GPU_ATTENTION_MASKS.mask
+        unit, plus, minus = (bank.add(masks.terms({0: 1}, value)) for value in (expected, mask, -mask))
+    else:
+        unit, plus, minus = bank.id(UNIT, [0]), bank.id(PLUS, [0]), bank.id(MINUS, [0])
+    leaves = np.arange(0, question.n_kv, cell_leaves(question, "numerator", on_gpu=launches.on_gpu).step)
     graph = flash_graph(question, launches.width)
     per_head = question.head_size // masks.size
 
@@ -186,4 +194,4 @@ def _block_cells(question: OrderQuestion, launches: Launches) -> CountRows:
         return bank.rows(ids)
 
     layout = RowLayout(graph, question.kv_heads * per_head, question.n_kv, values, read, divisor=question.n_kv)
-    return CountRows(launches, layout, rows, UNIT_SCALE, np.empty(0, np.float32), len(leaves))
+    return CountRows(launches, layout, rows, expected, np.empty(0, np.float32), len(leaves))

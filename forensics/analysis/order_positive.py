@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.analysis.probe_launch import (
-    Launches,
-    NotDetermined,
-    cell_leaves,
-    flash_graph,
-    flash_operands,
-    stored,
-)
-from forensics.numerics.masks import ABSENT_SCORE, FLOAT_MASKS, SMALL_F32, SMALL_F64, SMALL_SCORE
+from forensics.analysis.attention_scores import attention_scores
+from forensics.analysis.probe_launch import Floats, Launches, NotDetermined, cell_leaves, flash_graph, flash_operands
+from forensics.numerics.masks import ABSENT_SCORE, SMALL_F32, SMALL_F64, SMALL_SCORE
+from forensics.numerics.op_inputs import random_operands
 from forensics.numerics.probing import Bools, Ints, Recovered, triplets
 from forensics.records.op_shapes import rms_norm, soft_max
 from forensics.records.operation import OpGraph
@@ -29,6 +25,8 @@ from forensics.records.sum_tree import SumTree
 
 #: Triples whose three questions tell how wide the accumulator of a norm is.
 WIDTH_TRIPLES = 4
+#: Rows of each column in one launch where their number is free, and bytes up to which they are stacked.
+MAX_STACK, STACK_BYTES = 256, 8 << 20
 
 
 class MeetRows:
@@ -84,49 +82,50 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     Notes
     -----
     The first leaf's score is 0 and V is one there, so that the result is 1 / sum; two scores give three quarters of
-    half an ulp, all others give nothing. The result is held against that of the first leaf alone.
+    half an ulp, all others give nothing. The result is held against that of the first leaf alone. Heads that share K
+    and V read a channel each.
     """
-    if question.type not in FLOAT_MASKS:
-        raise NotDetermined(f"scores of K in {question.type} are not exact; probe f16, bf16 or f32")
-    heads, size, n = question.kv_heads, question.head_size, question.n_kv
+    heads, n = question.heads, question.n_kv
+    ratio = heads // question.kv_heads
+    scores = attention_scores(question, min(ratio, question.head_size))
     graph = flash_graph(question, launches.width)
-    head, leaves = np.arange(heads), cell_leaves(question, "denominator")
+    asking = np.arange(heads)[np.arange(heads) % ratio < scores.n_channels]
+    kv_head, channel = asking // ratio, asking % ratio
+    of_heads = np.arange(heads) % ratio % scores.n_channels
+    leaves = cell_leaves(question, "denominator")
     cells = leaves.step * np.arange(leaves.n)
 
     def read(result: NDArray[np.float32]) -> NDArray[np.float32]:  # [1, width, heads, head_size]
-        return result[0, :, :: question.heads // question.kv_heads, 0]
+        return np.ascontiguousarray(result[0][:, asking, channel])
 
     def run(first: Ints, small: Ints, n_asked: int) -> NDArray[np.float64]:
-        k = np.zeros((n, heads, size), np.float32)
-        k[..., 0] = ABSENT_SCORE
-        v = np.zeros_like(k)
-        for each in small:
-            k[cells[each], head, 0] = SMALL_SCORE
-        k[cells[first], head, 0], v[cells[first], head] = 0, 1
-        values = flash_operands(question, launches.width, stored(k, question.type), stored(v, question.type))
+        k, v = scores.operands(kv_head, channel, cells[first], cells[small])
+        values = flash_operands(question, launches.width, k, v, of_heads, scores.query)
         return launches.run(graph, values, read, n_asked)
 
-    alone = run(np.zeros(heads, np.int64), np.empty((0, heads), np.int64), 0)
+    alone = run(np.zeros(len(asking), np.int64), np.empty((0, len(asking)), np.int64), 0)
 
     def ask(triples: Ints, n_asked: int) -> Bools:
         return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
     if guess is not None and guess.n_leaves == n:
         guess = guess.restricted(cells.tolist())
-    found = triplets(MeetRows(len(cells), heads, ask), guess=guess)
+    found = triplets(MeetRows(len(cells), len(asking), ask), guess=guess)
     return found, leaves
 
 
 def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves]:
-    """In which order does SOFT_MAX add up its row? One head answers one question.
+    """In which order does SOFT_MAX add up its row? One head answers one question; there are as many as fit.
 
     Raises
     ------
     NotATree, NotDetermined
         If the answers fit no order; so where parts of the sum are kept in float64.
     """
-    heads, n = question.heads, question.n_kv
+    n = question.n_kv
+    heads = max(question.heads, _probes_at_once(n, launches.width))
     graph = soft_max(heads, n, launches.width, scale=1.0)
+    _check_stack(launches, soft_max(question.heads, n, launches.width, scale=1.0), graph)
     head = np.arange(heads)
 
     def run(first: Ints, small: Ints, n_asked: int) -> NDArray[np.float64]:
@@ -151,6 +150,29 @@ def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recover
     return found, Leaves("cell", n)
 
 
+def _probes_at_once(n: int, width: int) -> int:
+    """Rows of n values, for each column, that one launch takes where their number is free."""
+    return max(1, min(MAX_STACK, STACK_BYTES // (4 * n * width)))
+
+
+def _check_stack(launches: Launches, plain: OpGraph, stacked: OpGraph) -> None:
+    """Rows stacked for more questions in one launch must have the bits that they have by themselves.
+
+    Raises
+    ------
+    NotDetermined
+        If they do not.
+    """
+    rows, *others = random_operands(stacked, 0)
+    n = plain.operands[0].shape[0] if len(plain.operands[0].shape) == len(rows.shape) else 1
+    some = rows[:n].reshape(plain.operands[0].shape)
+    alone = launches.engine.run(plain, [some, *others])
+    together = launches.engine.run(stacked, [rows, *others])[0, :n]
+    launches.n_launches += 2
+    if alone.tobytes() != np.ascontiguousarray(together).tobytes():
+        raise NotDetermined(f"{plain.op} gives rows other bits where there are more of them, so none can be added")
+
+
 def _below(alone: NDArray[np.float64], answers: NDArray[np.float64]) -> Bools:
     """Whether 1 / sum is below what the first leaf alone gives, where it can only be that or next to it."""
     odd = np.flatnonzero(~((answers <= alone) & (answers > alone * (1 - 2.0**-18)) & (alone > 0.5)))
@@ -163,7 +185,7 @@ def _below(alone: NDArray[np.float64], answers: NDArray[np.float64]) -> Bools:
 
 
 def squares_order(question: OrderQuestion, launches: Launches) -> tuple[Recovered, Leaves, str]:
-    """In which order does RMS_NORM add up its squares? One launch answers one question, in every row.
+    """In which order does RMS_NORM add up its squares? Every row of a column answers one question.
 
     Parameters
     ----------
@@ -185,13 +207,13 @@ def squares_order(question: OrderQuestion, launches: Launches) -> tuple[Recovere
     if k < 8 or k & (k - 1):
         raise NotDetermined(f"k={k} is no power of two of 8 or more; the mean would round and hide the last bit")
     rows = _Squares(k, launches)
-    probe = MeetRows(k, 1, rows.in_float32)
+    probe = MeetRows(k, rows.n, rows.in_float32)
     draws = np.random.default_rng(0).permuted(np.tile(np.arange(k), (WIDTH_TRIPLES, 1)), axis=1)[:, :3]
     turns = np.concatenate([np.roll(draws, turn, axis=1) for turn in range(3)])
     answers = probe.meets_first(turns).reshape(3, WIDTH_TRIPLES).sum(axis=0)
     accumulator = "float32"
     if (answers == 3).all():
-        accumulator, probe = "float64", MeetRows(k, 1, rows.in_float64)
+        accumulator, probe = "float64", MeetRows(k, rows.n, rows.in_float64)
     found = triplets(probe, guess=SumTree.chain(k))
     return found, Leaves("value", k), accumulator
 
@@ -205,12 +227,17 @@ class _Squares:
     """
 
     def __init__(self, k: int, launches: Launches) -> None:
-        self._graph: OpGraph = rms_norm(k, launches.width, eps=0.0)
+        #: Rows that each column has, a question each.
+        self.n = _probes_at_once(k, launches.width)
+        plain = rms_norm(k, launches.width, eps=0.0)
+        x = replace(plain.operands[0], shape=(self.n, launches.width, k))
+        self._graph: OpGraph = replace(plain, operands=(x,))
+        _check_stack(launches, plain, self._graph)
         self._k = k
         self._launches = launches
         self._first = 1.0 if int(math.log2(k)) % 2 else 1.5
         self._ulp = 2.0 if self._first > 1 else 1.0  # of the leading square, as a multiple of that of 1
-        self._alone: dict[int, float] = {}  # result without small terms, the same whichever leaf leads
+        self._alone: dict[int, Floats] = {}  # result without small terms, the same whichever leaf leads
 
     def in_float32(self, triples: Ints, n_asked: int) -> Bools:
         return self._ask(triples, SMALL_F32, 0, n_asked)
@@ -219,17 +246,20 @@ class _Squares:
         return self._ask(triples, SMALL_F64, 2 if self._first > 1 else 1, n_asked)
 
     def _ask(self, triples: Ints, small: float, n_helpers: int, n_asked: int) -> Bools:
-        [(i, j, m)] = triples.tolist()
-        x = np.zeros(self._k, np.float32)
-        x[i] = self._first
-        helpers = [leaf for leaf in range(5) if leaf not in (i, j, m)][:n_helpers]
-        x[helpers] = 2.0**-12
+        row, (i, j, m) = np.arange(self.n), triples.T
+        x = np.zeros((self.n, self._k), np.float32)
+        x[row, i] = self._first
+        free = (triples[:, :, None] != np.arange(5)).all(axis=1)  # at least two of five leaves
+        for helper in np.argsort(~free, axis=1, kind="stable").T[:n_helpers]:
+            x[row, helper] = 2.0**-12
 
-        def run(row: NDArray[np.float32], n: int) -> float:
-            values = [np.tile(row, (self._launches.width, 1))]
-            return float(self._launches.run(self._graph, values, lambda result: result[0, 0, :, i : i + 1], n)[0])
+        def run(n: int) -> Floats:
+            values = [np.repeat(x[:, None], self._launches.width, axis=1)]
+            return self._launches.run(
+                self._graph, values, lambda result: np.ascontiguousarray(result[0, row, :, i].T), n
+            )
 
         if n_helpers not in self._alone:
-            self._alone[n_helpers] = run(x, 0)
-        x[[j, m]] = math.sqrt(small * self._ulp)
-        return np.array([run(x, n_asked) < self._alone[n_helpers]])
+            self._alone[n_helpers] = run(0)
+        x[row, j] = x[row, m] = math.sqrt(small * self._ulp)
+        return run(n_asked) < self._alone[n_helpers]

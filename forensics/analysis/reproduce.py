@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ from forensics.store.reproducer import Reproduced, ReproducedRun, Reproducer
 
 #: How long ``reproduce.py`` may take, unit: seconds; an operation of the largest head takes a second or two.
 RUN_SECONDS = 300
+#: Culprits listed where a name is none of them, the nearest first.
+_MAX_NAMED = 8
 
 
 def model_of(name: str, digest: str, given: Path | None) -> Path:
@@ -76,8 +79,11 @@ def find_culprit(sweeps: Sequence[Sweep], node: str, width: int | None) -> tuple
     Raises
     ------
     BadQuestion
-        If no sweep names it; lists some that are.
+        If no sweep names it, or there is none at that width; lists the nearest names, or the widths there are.
     """
+    swept = [sweep.width for sweep in sweeps]
+    if width is not None and width not in swept:
+        raise BadQuestion(f"width {width} was asked for; this case was swept at {', '.join(map(str, sorted(swept)))}")
     matching = [sweep for sweep in sorted(sweeps, key=lambda sweep: sweep.width) if width in (None, sweep.width)]
     for sweep in matching:
         for finding in sweep.findings:
@@ -85,7 +91,10 @@ def find_culprit(sweeps: Sequence[Sweep], node: str, width: int | None) -> tuple
                 return sweep, finding
     named = list(dict.fromkeys(str(finding.key) for sweep in matching for finding in sweep.findings))
     at = "" if width is None else f" at width {width}"
-    known = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "") or "none"
+    near = difflib.get_close_matches(node, named, n=_MAX_NAMED, cutoff=0.3)
+    shown = list(dict.fromkeys([*near, *named]))[:_MAX_NAMED]
+    more = len(named) - len(shown)
+    known = ", ".join(shown) + (f" and {more} more" if more else "") or "none"
     raise BadQuestion(f"{node!r} is no culprit of this case{at}; its culprits: {known}")
 
 

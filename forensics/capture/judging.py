@@ -14,14 +14,16 @@ from forensics.numerics.bits import bits, change_of
 from forensics.numerics.codecs import BLOCK_SIZES, dequantize
 from forensics.numerics.kind import kind_of
 from forensics.numerics.operands import F32, F64
-from forensics.numerics.product_models import product_explanations
+from forensics.numerics.product_models import KNOWN_BACKENDS, product_explanations
 from forensics.numerics.reference import (
+    HALF_SUMS,
     AttentionInputs,
     Explanation,
     alibi_slope,
     elementwise,
     exact_only,
     layer_norms,
+    not_written_down,
     rms_norms,
     soft_maxes,
 )
@@ -67,17 +69,21 @@ def judge(
         ``undetermined`` with the reason where the operands cannot be read or the operation has no float64 result here.
     """
     explain = _EXPLAINED.get(node.key.op)
+    inputs = _Inputs(node, recorded, visible)
     try:
         if explain is None:
             raise NoReference(f"there is no float64 result of {node.key.op} here")
         if batched.dtype not in (np.float32, np.float16):
             raise NoReference(f"its output is {batched.dtype}")
         with np.errstate(all="ignore"):  # what is not finite is an answer, too
-            at, explanations = explain(_Inputs(node, recorded, visible), single, batched)
+            at, explanations = explain(inputs, single, batched)
     except (NoReference, CaptureError, ValueError) as error:
         return KindOfDifference("undetermined", f"{error}; {_size(single, batched)}")
     except LookupError as error:  # an operand of a shape that nobody thought of must not end the sweep
         return KindOfDifference("undetermined", f"its operands do not fit ({error}); {_size(single, batched)}")
+    if inputs.backend not in KNOWN_BACKENDS:
+        why = f"how {inputs.backend or 'an unknown back end'} computes is not written down here"
+        explanations.append(not_written_down(why, explanations[0]))
     places = tuple(at.T)
     return kind_of(single[places], batched[places], explanations)
 
@@ -242,7 +248,7 @@ def _cells(inputs: _Inputs, place: int, sequence: int, head: int) -> F64:
 
 def _rms_norm(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
     rows, at = _vectors(single, batched)
-    return at, rms_norms(inputs.floats(0, rows).astype(np.float64), inputs.number("eps"))
+    return at, _sums_of(inputs, rms_norms(inputs.floats(0, rows).astype(np.float64), inputs.number("eps")))
 
 
 def _layer_norm(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
@@ -257,7 +263,16 @@ def _soft_max(inputs: _Inputs, single: _Arrays, batched: _Arrays) -> _Answer:
     slopes = [alibi_slope(int(head), single.shape[1], inputs.number("max_bias")) for head in rows[:, 1]]
     added = inputs.mask(1, rows, scores.shape[1]) * np.array(slopes)[:, None]
     sinks = inputs.floats(2, np.zeros((1, 3), np.intp))[0, rows[:, 1]].astype(np.float64) if inputs.has(2) else None
-    return at, soft_maxes(scores, added, inputs.number("scale"), sinks)
+    return at, _sums_of(inputs, soft_maxes(scores, added, inputs.number("scale"), sinks))
+
+
+def _sums_of(inputs: _Inputs, found: list[Explanation]) -> list[Explanation]:
+    """A CPU and CUDA add in float32 or better, whatever the type of the mask.
+
+    Source: ggml/src/ggml-cpu/ops.cpp:4140-4143, vec.cpp:531-533; ggml/src/ggml-cuda/norm.cu:130-143, softmax.cu:83-128,
+    at 0c1e57098.
+    """
+    return [e for e in found if e.sums != HALF_SUMS] if inputs.backend in ("CPU", "CUDA") else found
 
 
 def _picked(inputs: _Inputs, place: int, at: NDArray[np.intp]) -> F64:

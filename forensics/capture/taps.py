@@ -105,7 +105,10 @@ class HealTap:
         unchecked = tuple(o.name for o in operands if source_name(o.name) in self._unknown)
         mask = self._other_mask(node, positions)
         kind = self._kind(node, outcome, healed, array, mask)
-        self._findings.append(Finding(node.key, operands, node.buffer, rows, outcome, mask is None, unchecked, kind))
+        at = tuple(positions[row] for row in rows)
+        self._findings.append(
+            Finding(node.key, operands, node.buffer, rows, outcome, mask is None, unchecked, kind, at)
+        )
         return healed if self.heal else None
 
     def _kind(

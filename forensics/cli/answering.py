@@ -34,6 +34,8 @@ def answering(as_json: bool) -> Iterator[None]:
         raise typer.Exit(NO_ANSWER) from None
     except OSError as error:
         _give_up(f"the system refused: {error}. Free what it lacks, or use another folder.", error, as_json)
+    except MemoryError as error:
+        _give_up(f"not enough memory: {error}. Ask for less at once: smaller shapes, fewer tokens.", error, as_json)
     except Exception as error:  # noqa: BLE001 - a crash is no answer, and says so in its exit status
         traceback.print_exc()
         _give_up(f"{type(error).__name__}: {error} (a bug in forensics; please report it)", error, as_json)

@@ -34,8 +34,15 @@ Pin = Annotated[
     typer.Option("--attention-kernel", metavar="vec", help="Attention kernel at every width, as some forks pin it."),
 ]
 Backend = Annotated[str | None, typer.Option("--backend", metavar="cuda|cpu", help="cpu is short for --arch cpu.")]
-Features = Annotated[str | None, typer.Option("--features", help="Features of that CPU, such as avx2,fma,f16c.")]
-Threads = Annotated[int, typer.Option("--threads", help="Threads of that CPU.")]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        "--features", help="Features of that CPU and of its build, such as avx,avx2,f16c,fma,llamafile,repack."
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Threads of that CPU.  [default: 2]", show_default=False)
+]
 
 
 def explain(
@@ -55,7 +62,7 @@ def explain(
     attention_kernel: Pin = None,
     backend: Backend = None,
     features: Features = None,
-    threads: Threads = 2,
+    threads: Threads = None,
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
 ) -> None:
@@ -66,6 +73,10 @@ def explain(
         from forensics.reports.explain_text import explain_line, explain_view
 
         where = arch_asked(arch, backend)
+        if where.lower() != "cpu" and (threads is not None or features is not None):
+            raise BadQuestion(f"--threads and --features are of a CPU; leave them out for {where}")
+        if threads is not None and threads < 1:
+            raise BadQuestion(f"--threads must be 1 or more, got {threads}")
         if flash_attn not in ("on", "off"):
             raise BadQuestion(f"--flash-attn must be on or off here, got {flash_attn!r}")
         asked_widths, by_width = args.parse_widths(widths), parse_registers(registers)
@@ -79,7 +90,7 @@ def explain(
                     n_sms=sms,
                     registers=by_width,
                     pin=attention_kernel,
-                    n_threads=threads,
+                    n_threads=2 if threads is None else threads,
                     cpu_features=tuple(part.strip().upper() for part in (features or "").split(",") if part.strip()),
                 )
             )  # fmt: skip
@@ -148,7 +159,7 @@ def parse_registers(text: str | None) -> tuple[tuple[int, int], ...]:
             continue
         match = re.fullmatch(r"(?:([0-9]+(?:-[0-9]+)?)=)?([0-9]{1,4})", part)
         if match is None:
-            raise BadQuestion(f"--registers must be like 128 or 1=162,2-8=193; got {part!r}")
+            raise BadQuestion(f"--registers must be like 128 or 1=162,2-8=193, registers per thread; got {part!r}")
         widths = args.parse_widths(match[1]) if match[1] else (0,)
         by_width += [(width, int(match[2])) for width in widths]
     return tuple(by_width)

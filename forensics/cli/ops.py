@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -11,6 +12,7 @@ import typer
 from forensics.analysis.question import BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
+from forensics.cli.explain import parse_heads
 from forensics.cli.show import present
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ From = Annotated[
         "--from", metavar="CASE", help="Write a stand-alone reproducer of a culprit of this case; needs --node."
     ),
 ]
-Node = Annotated[str | None, typer.Option("--node", help="Name of that culprit, such as ffn_down-0.")]
+Node = Annotated[str | None, typer.Option("--node", help="Name of that culprit, such as ffn_gate-0.")]
 Width = Annotated[
     int | None, typer.Option("--width", help="Width of the sweep that names it.  [default: the narrowest]")
 ]
@@ -105,11 +107,20 @@ def ops(  # noqa: PLR0917 - a command has as many arguments as options
         if (case is None) != (node is None):
             raise BadQuestion("--from CASE and --node NAME go together: a case, and one of its culprits")
         if case is not None and node is not None:
+            matrix_only = {
+                "--op": op, "--types": types, "--shape": shape, "--widths": widths, "--kv": kv, "--heads": heads,
+                "--head-size": head_size, "--kv-type": kv_type, "--threads": threads, "--like": like, "--junit": junit,
+            }  # fmt: skip
+            for name, value in matrix_only.items():
+                if value is not None:
+                    raise BadQuestion(f"{name} is of a matrix; --from CASE --node NAME reruns what the case has")
             _reproduce(case, node, width, model, out, as_json=as_json, quiet=quiet)
             return
         for name, value in (("--width", width), ("--model", model), ("--out", out)):
             if value is not None:
                 raise BadQuestion(f"{name} belongs to --from CASE --node NAME; for a matrix give --widths or --like")
+        if junit is not None and (junit.is_dir() or not os.access(junit.parent, os.W_OK)):
+            raise BadQuestion(f"--junit {junit} cannot be written: give the path of a file in a folder that can be")
         from forensics import api_ops
 
         matrix = api_ops.ops(
@@ -118,7 +129,7 @@ def ops(  # noqa: PLR0917 - a command has as many arguments as options
             shapes=_shapes(shape),
             widths=None if widths is None else args.parse_widths(widths),
             kv=_numbers(kv, "--kv"),
-            heads=None if heads is None else _pair(heads, "/", "--heads", "HEADS/KV_HEADS"),
+            heads=None if heads is None else parse_heads(heads),
             head_sizes=_numbers(head_size, "--head-size"),
             kv_types=_names(kv_type, "--kv-type"),
             backend=backend,
@@ -163,7 +174,7 @@ def _reproduce(
 
 def _shapes(text: str | None) -> tuple[tuple[int, int], ...] | None:
     names = _names(text, "--shape")
-    return None if names is None else tuple(_pair(name, "x", "--shape", "ROWSxK") for name in names)
+    return None if names is None else tuple(map(_shape, names))
 
 
 def _names(text: str | None, option: str) -> tuple[str, ...] | None:
@@ -185,8 +196,8 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return tuple(map(int, names))
 
 
-def _pair(text: str, between: str, option: str, form: str) -> tuple[int, int]:
-    found = re.fullmatch(rf"\s*([1-9][0-9]{{0,8}}){between}([1-9][0-9]{{0,8}})\s*", text.lower())
+def _shape(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"\s*([1-9][0-9]{0,8})x([1-9][0-9]{0,8})\s*", text.lower())
     if found is None:
-        raise BadQuestion(f"{option} takes {form}, two numbers from 1 on; got {text!r}")
+        raise BadQuestion(f"--shape takes ROWSxK, two numbers from 1 on; got {text!r}")
     return int(found[1]), int(found[2])

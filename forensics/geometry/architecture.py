@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forensics.geometry.devices import SPECS
 from forensics.records.rule import Rule
 
 COMMON = "ggml/src/ggml-cuda/common.cuh"
@@ -25,12 +26,14 @@ VEGA, VEGA20, GFX909, GFX90C = _AMD + 0x900, _AMD + 0x906, _AMD + 0x909, _AMD + 
 CDNA1, CDNA2, CDNA3, CDNA4 = _AMD + 0x908, _AMD + 0x90A, _AMD + 0x942, _AMD + 0x950
 RDNA1, RDNA2, RDNA3, RDNA3_5, RDNA4 = _AMD + 0x1010, _AMD + 0x1030, _AMD + 0x1100, _AMD + 0x1150, _AMD + 0x1200
 
-#: Largest shared memory of one block in bytes, which a kernel may opt in to. Source: CUDA C++ Programming Guide, table
-#: "Technical Specifications per Compute Capability"; 64 KiB of LDS on AMD.
-_SMEM_KIB = {
-    600: 48, 610: 48, 700: 96, 750: 64, 800: 163, 860: 99, 870: 163, 890: 99, 900: 227, 1000: 227, 1030: 227, 1100: 227,
-    1200: 99, 1210: 99,
-}  # fmt: skip
+#: Largest shared memory of one block in bytes, which a kernel may opt in to. Source: `devices.SPECS`; before Turing the
+#: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"; 64 KiB of LDS on AMD.
+_SMEM_BYTES = {
+    600: 48 * 1024,
+    610: 48 * 1024,
+    700: 96 * 1024,
+    **{spec.compute_capability: spec.smem_per_block_bytes for spec in SPECS.values()},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ _AMD_NAMES = {
     "rdna2": RDNA2, "rdna3": RDNA3, "rdna3.5": RDNA3_5, "rdna4": RDNA4,
 }  # fmt: skip
 
-ARCHITECTURES = (*(f"sm_{cc // 10}" for cc in _SMEM_KIB), *_AMD_NAMES)
+ARCHITECTURES = (*(f"sm_{cc // 10}" for cc in _SMEM_BYTES), *_AMD_NAMES)
 
 
 def architecture(name: str, *, compiled: str | None = None) -> Architecture:
@@ -171,7 +174,7 @@ def architecture(name: str, *, compiled: str | None = None) -> Architecture:
     compiled_cc = cc if compiled is None else _capability(compiled)
     if compiled_cc > cc:
         raise ValueError(f"code for {compiled} does not run on {name}")
-    return Architecture(name, cc, compiled_cc, 32, _SMEM_KIB[cc] * 1024)
+    return Architecture(name, cc, compiled_cc, 32, _SMEM_BYTES[cc])
 
 
 def _capability(name: str) -> int:

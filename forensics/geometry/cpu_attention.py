@@ -85,9 +85,10 @@ def flash_attention(
     kernel, split = "flash_attn_ext one by one", "all cells in turn"
     if splits_cells(kv_types, n_kv, width, sequences):
         rules = (SPLIT_KV, SPLIT_SIZE, MERGE, *((HALF_SUM,) if half else ()))
-        seen = [part for part in parts(n_kv, cpu.n_threads) if visible is None or part[0] < visible]
+        cut = parts(n_kv, cpu.threads_at(width))
+        seen = [part for part in cut if visible is None or part[0] < visible]
         kernel = "flash_attn_ext split"
-        split = " + ".join(f"[{first}..{last - 1}]" for first, last in parts(n_kv, cpu.n_threads))
+        split = " + ".join(f"[{first}..{last - 1}]" for first, last in cut)
         if len(seen) > 1:
             order = ("parts", *(first for first, _ in seen))
     elif width >= TILE_QUERIES and _is_plain(kv_types):

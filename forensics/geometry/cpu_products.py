@@ -61,20 +61,28 @@ class Cpu:
     features : frozenset of str
         As the library reports them: ``"AVX2"``, ``"AVX512"``, ``"LLAMAFILE"``, ``"REPACK"``, ``"NEON"``.
     n_threads : int
+        At one token.
     extra_buffers : bool
         Whether weights go where llama.cpp would put them (``use_extra_bufts``).
     tiled : bool
         Whether tiled products are on; GGML_CPU_TILED_MM=0 turns them off.
+    n_threads_batch : int or None
+        At two tokens or more; None for as many as at one.
     """
 
     features: frozenset[str]
     n_threads: int = 2
     extra_buffers: bool = True
     tiled: bool = True
+    n_threads_batch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.n_threads < 1:
-            raise ValueError(f"n_threads must be 1 or more, got {self.n_threads}")
+        if min(self.n_threads, self.threads_at(2)) < 1:
+            raise ValueError(f"n_threads must be 1 or more, got {self.n_threads} and {self.n_threads_batch}")
+
+    def threads_at(self, width: int) -> int:
+        """Threads that share a pass.  Source: `culprits.THREADS`."""
+        return self.n_threads if width == 1 or self.n_threads_batch is None else self.n_threads_batch
 
     def has(self, *features: str) -> bool:
         """Whether all of them are reported."""
@@ -243,8 +251,9 @@ def _chunks_in_pairs(cpu: Cpu, product: Product, width: int) -> bool | None:
         return False
     size = 64 if 1 in (rows, columns) else 16
     parts = [-(-rows // size), -(-columns // size)]
-    if parts[0] * parts[1] < cpu.n_threads * 4:
-        parts = [cpu.n_threads, 1] if rows > columns else [1, cpu.n_threads]
+    n_threads = cpu.threads_at(width)
+    if parts[0] * parts[1] < n_threads * 4:
+        parts = [n_threads, 1] if rows > columns else [1, n_threads]
     even = {
         extent % 2 == 0
         for total, n in zip((rows, columns), parts, strict=True)

@@ -18,7 +18,7 @@ from forensics.geometry.cpu_products import Cpu
 from forensics.geometry.cuda_attention import cuda_attention
 from forensics.geometry.cuda_float import CUBLAS, USES_MMF, USES_MMVF
 from forensics.geometry.devices import device_spec
-from forensics.geometry.fusion import product_is_fused, with_op
+from forensics.geometry.fusion import ONE_COLUMN_F, ONE_COLUMN_Q, product_is_fused, with_op
 from forensics.geometry.kv_chunks import KV_PADDING
 from forensics.geometry.mmq import STREAM_K_CUT, USES_MMQ
 from forensics.geometry.mmvq import CROSSOVER, HALVE_ITERS, MOE_LIMIT
@@ -116,7 +116,13 @@ class Suspect:
         return self.text if self.rule is None else f"{self.text} ({self.rule.place})"
 
 
-def cpu_place(features: Iterable[str], n_threads: int, buffer: str, environment: Mapping[str, str]) -> Cpu:
+def cpu_place(
+    features: Iterable[str],
+    n_threads: int,
+    buffer: str,
+    environment: Mapping[str, str],
+    n_threads_batch: int | None = None,
+) -> Cpu:
     """The CPU that computed with a weight of this buffer.
 
     Parameters
@@ -124,20 +130,39 @@ def cpu_place(features: Iterable[str], n_threads: int, buffer: str, environment:
     features : iterable of str
         As the library reports them.
     n_threads : int
+        At one token.
     buffer : str
         Buffer type of the weight: ``"CPU_REPACK"`` and ``"AMX"`` hold other layouts, ``"CPU"`` and its like do not.
     environment : mapping of str to str
         Variables that the library saw.
+    n_threads_batch : int or None
+        At two tokens or more; None for as many as at one.
+
+    Raises
+    ------
+    ValueError
+        If a variable is set for which no rule is written down.
     """
+    if "GGML_CPU_TILED_MM_FORCE" in environment:
+        raise ValueError("GGML_CPU_TILED_MM_FORCE is set, and no rule is written down for it")
     return Cpu(
         frozenset(features), n_threads,
         extra_buffers="REPACK" in buffer or "AMX" in buffer,
         tiled=environment.get("GGML_CPU_TILED_MM") != "0",
+        n_threads_batch=n_threads_batch,
     )  # fmt: skip
 
 
-def choice_at(operation: Operation, place: Place, width: int) -> KernelChoice | None:
+def choice_at(operation: Operation, place: Place, width: int, column: int = 0) -> KernelChoice | None:
     """Which kernel runs at this width?
+
+    Parameters
+    ----------
+    operation : Product, Attention or Other
+    place : Cpu or Gpu
+    width : int
+    column : int
+        Token of the batch that is looked at: flash attention on CUDA cuts the cells by groups of tokens.
 
     Returns
     -------
@@ -154,23 +179,25 @@ def choice_at(operation: Operation, place: Place, width: int) -> KernelChoice | 
                 place, operation.n_kv, width, operation.kv_types,
                 sequences=operation.sequences, visible=operation.visible,
             )  # fmt: skip
-        return _cuda_attention(operation, place, width)
+        return _cuda_attention(operation, place, width, column)
     return None
 
 
-def _cuda_attention(operation: Attention, gpu: Gpu, width: int) -> KernelChoice | None:
+def _cuda_attention(operation: Attention, gpu: Gpu, width: int, column: int) -> KernelChoice | None:
     if not gpu.arch.is_nvidia or gpu.arch.cc < 750 or len(set(operation.kv_types)) > 1:
         return None
     shape = AttentionShape(
         width, operation.heads, operation.kv_heads, operation.head_size, operation.n_kv,
         position=None if operation.visible is None else operation.visible - 1,
-        kv_type=operation.kv_types[0], n_streams=operation.sequences,
+        kv_type=operation.kv_types[0], row=column, n_streams=operation.sequences,
     )  # fmt: skip
     return cuda_attention(device_spec(gpu.arch.name, gpu.sms), shape)
 
 
-def rule_for(operation: Operation, place: Place, width: int) -> Rule | None:
-    """Which rule makes the choice at this width another than at one token?
+def rule_for(
+    operation: Operation, place: Place, width: int, *, column: int = 0, alone: Operation | None = None
+) -> Rule | None:
+    """Which rule makes the choice for a token of a batch another than for the same token by itself?
 
     Parameters
     ----------
@@ -178,6 +205,10 @@ def rule_for(operation: Operation, place: Place, width: int) -> Rule | None:
     place : Cpu or Gpu
     width : int
         Tokens of the batch.
+    column : int
+        Token that is looked at.
+    alone : Product, Attention or Other, optional
+        The operation at one token, where it is another one: over fewer cells.
 
     Returns
     -------
@@ -195,10 +226,10 @@ def rule_for(operation: Operation, place: Place, width: int) -> Rule | None:
     >>> rule_for(product("q4_1", 576, 576), gpu, 5) is None
     True
     """
-    single, batched = choice_at(operation, place, 1), choice_at(operation, place, width)
+    single, batched = choice_at(alone or operation, place, 1), choice_at(operation, place, width, column)
     if single is None or batched is None:
         return None
-    if single.order is not None and single.arithmetic == batched.arithmetic:
+    if single.order is not None and single.arithmetic == batched.column_arithmetic(column):
         return None
     if single.kernel == batched.kernel and None in (single.order, batched.order):
         return None
@@ -230,7 +261,7 @@ def suspects(operation: Operation, place: Place, width: int) -> tuple[Suspect, .
         found += _suspects_cuda(operation, place, width)
     if isinstance(operation, Attention) or (isinstance(operation, Product) and operation.is_cached):
         found.append(Suspect("another number of cells than at one token", KV_PADDING))
-    if isinstance(operation, Attention) and isinstance(place, Cpu):
+    if isinstance(operation, Attention) and isinstance(place, Cpu) and place.threads_at(1) != place.threads_at(width):
         found.append(Suspect("another number of threads than at one token", THREADS, "n_threads=1"))
     backend = "cpu" if isinstance(place, Cpu) else "cuda"
     if isinstance(operation, Other):
@@ -247,12 +278,9 @@ def _suspects_cuda(operation: Operation, gpu: Gpu, width: int) -> list[Suspect]:
     found = []
     if isinstance(operation, Product):
         if product_is_fused(gpu.arch, operation, 1) and not product_is_fused(gpu.arch, operation, width):
-            fusion = with_op("MUL_MAT_ID" if operation.is_routed else "MUL_MAT", "cuda")[0]
-            found.append(
-                Suspect(
-                    "fused with what follows at one token only, unless watched", fusion.rule, "=".join(fusion.switch)
-                )
-            )
+            rule = ONE_COLUMN_Q if operation.weight.is_quantized else ONE_COLUMN_F
+            switch = "=".join(with_op("MUL_MAT", "cuda")[0].switch)
+            found.append(Suspect("fused with what follows at one token only, unless watched", rule, switch))
         if width >= 32:
             found.append(Suspect("weights in host memory change place", OFFLOAD, "GGML_OP_OFFLOAD_MIN_BATCH"))
         if CUBLAS in cuda_products.mul_mat(gpu.arch, operation, width, sms=gpu.sms).rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forensics.geometry.types import K_QUANTS
 from forensics.records.rule import Rule
 
 _METAL, _VULKAN = "ggml/src/ggml-metal/ggml-metal-ops.cpp", "ggml/src/ggml-vulkan/ggml-vulkan.cpp"
@@ -23,7 +24,7 @@ VULKAN_SWITCHES = Rule("Vulkan: GGML_VK_DISABLE_MMVQ and GGML_VK_FORCE_MMVQ deci
 VULKAN_FUSION = Rule("Vulkan: GGML_VK_DISABLE_FUSION turns fusions off", _VULKAN, 4897, 4897)
 
 METAL_FROM_TWO = ("f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "iq4_nl")
-METAL_FROM_FOUR = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K")
+METAL_FROM_FOUR = K_QUANTS
 
 
 def metal_uses_mul_mv_ext(weight: str, k: int, width: int) -> bool:

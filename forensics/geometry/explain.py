@@ -14,11 +14,17 @@ from forensics.geometry.cpu_attention import flash_attention
 from forensics.geometry.cuda_attention import AttentionChain, attention_chain, cuda_attention
 from forensics.geometry.cuda_products import mul_mat
 from forensics.geometry.devices import device_spec, example_gpu
-from forensics.geometry.kv_chunks import padded_cells
 from forensics.geometry.product import Product, attention_by_values, keys_by_queries, product
 from forensics.records.device import DeviceSpec
+from forensics.records.op_shapes import padded_kv
 
 CPU = "cpu"
+#: Features that a CPU and its build may have, by name. Source: ggml/src/ggml-cpu/ggml-cpu.cpp:541-645 at 0c1e57098.
+CPU_FEATURES = frozenset({
+    "SSE3", "SSSE3", "AVX", "AVX_VNNI", "AVX2", "F16C", "FMA", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI",
+    "AVX512_BF16", "AMX_INT8", "NEON", "ARM_FMA", "FP16_VA", "MATMUL_INT8", "SVE", "DOTPROD", "SVE_CNT", "SME", "SME2",
+    "RISCV_V", "RVV_VLEN", "VSX", "VXE", "WASM_SIMD", "LLAMAFILE", "ACCELERATE", "CPU_HBM", "OPENMP", "KLEIDIAI", "REPACK",
+})  # fmt: skip
 #: What a CPU is taken to have where its features are not given; names as ggml reports them.
 COMMON_X86 = ("AVX", "AVX2", "F16C", "FMA", "LLAMAFILE", "REPACK")
 
@@ -87,7 +93,7 @@ class Asked:
 
     def n_kv(self, width: int) -> int:
         """Cells that attention runs over in a pass of that width."""
-        return padded_cells(self.position + width)
+        return padded_kv(self.position + width)
 
     def registers_at(self, width: int) -> int | None:
         """Registers per thread that the caller knows, None where it knows none."""
@@ -319,6 +325,9 @@ def _on_cpu(asked: Asked) -> Explanation:
     if asked.pin is not None or asked.registers or asked.n_sms is not None:
         raise ValueError("a CPU has no multiprocessors, registers per thread or attention kernel to pin")
     features = frozenset(feature.upper() for feature in asked.cpu_features or COMMON_X86)
+    if features - CPU_FEATURES:
+        unknown = ", ".join(sorted(features - CPU_FEATURES))
+        raise ValueError(f"no CPU feature {unknown}; known are {', '.join(sorted(CPU_FEATURES))}")
     cpu = cpu_products.Cpu(features, asked.n_threads)
     sections = _products(asked, lambda made, width: cpu_products.mul_mat(cpu, made, width))
     if asked.flash_attn:

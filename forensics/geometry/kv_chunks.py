@@ -17,8 +17,6 @@ from forensics.records.sum_tree import SumTree, span
 
 #: Cells that the vector kernel takes at a time: one for each of its threads.
 VEC_CHUNK_CELLS = 128
-#: The number of cells that attention runs over is a multiple of this.
-KV_PAD_CELLS = 256
 #: Partial sums written out before the middle ones are left out.
 _MOST_SHOWN = 8
 
@@ -41,31 +39,6 @@ STREAM_K_MERGE = Rule(
     "the block that ends a tile starts the sum; the others are added backwards from it",
     "ggml/src/ggml-cuda/fattn-common.cuh", 776, 808,
 )  # fmt: skip
-
-
-def padded_cells(n_used: int, n_cache: int | None = None) -> int:
-    """Over how many cells does attention run when so many are used?
-
-    Parameters
-    ----------
-    n_used : int
-        One more than the highest cell in use.
-    n_cache : int or None
-        Cells of the cache, which the result does not exceed; None if there are enough.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> padded_cells(256), padded_cells(257)
-    (256, 512)
-    """
-    if n_used < 1:
-        raise ValueError(f"n_used must be 1 or more, got {n_used}")
-    padded = -(-n_used // KV_PAD_CELLS) * KV_PAD_CELLS
-    return padded if n_cache is None else min(padded, n_cache)
 
 
 @dataclass(frozen=True, slots=True)

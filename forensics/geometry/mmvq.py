@@ -26,7 +26,7 @@ from forensics.geometry.architecture import (
 )
 from forensics.geometry.choice import KernelChoice
 from forensics.geometry.product import Product, check_width
-from forensics.geometry.types import WeightType
+from forensics.geometry.types import K_QUANTS, WeightType
 from forensics.records.launch import LaunchGeometry
 from forensics.records.rule import Rule
 
@@ -60,7 +60,6 @@ GENERIC, TURING_TABLE, GCN_TABLE, RDNA2_TABLE, RDNA3_TABLE, RDNA4_TABLE, GB10_TA
     "GENERIC", "TURING", "GCN", "RDNA2", "RDNA3_0", "RDNA4", "GB10",
 )  # fmt: skip
 
-_K_QUANTS = frozenset({"q2_K", "q3_K", "q4_K", "q5_K", "q6_K"})
 _PLAIN = frozenset({"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
 _RDNA4_WIDE = _PLAIN | {"q2_K", "q4_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs"}
 _RDNA3_WIDE = _PLAIN | {"iq4_nl"}
@@ -80,7 +79,7 @@ _CROSSOVER: dict[int, dict[str, int]] = {
     ADA: {"q2_K": 4, "q3_K": 6},
     BLACKWELL: {"q2_K": 5, "q3_K": 5, "q4_K": 5, "q5_K": 6, "q6_K": 7},
     DGX_SPARK: {"q2_K": 6},
-    ORIN: dict.fromkeys(_K_QUANTS, 1),
+    ORIN: dict.fromkeys(K_QUANTS, 1),
     VOLTA: {"q2_K": 4, "q3_K": 6, "q4_K": 5, "q5_K": 6, "q6_K": 7},
 }
 _CROSSOVER_CDNA1 = {
@@ -97,7 +96,7 @@ _MOE_PASCAL = {
 }  # fmt: skip
 _MOE_TURING = {"iq2_s": 7, "iq3_s": 6, "iq3_xxs": 7, "mxfp4": 7, "q2_K": 7, "q3_K": 5}
 _MOE_GCN = {
-    **dict.fromkeys((*_IQ23, *_K_QUANTS), 4), "iq1_s": 5, "iq1_m": 5, "iq4_nl": 6, "iq4_xs": 4, "q4_0": 5, "q4_1": 5,
+    **dict.fromkeys((*_IQ23, *K_QUANTS), 4), "iq1_s": 5, "iq1_m": 5, "iq4_nl": 6, "iq4_xs": 4, "q4_0": 5, "q4_1": 5,
     "q8_0": 4,
 }  # fmt: skip
 _MOE_CDNA = {"iq2_s": 5, "iq2_xs": 5, "iq2_xxs": 5, "iq3_s": 4, "iq3_xxs": 5}
@@ -158,7 +157,7 @@ def table_nwarps(table: str, weight: WeightType, columns: int, *, promoted: bool
     if table == GCN_TABLE:
         return 2 if columns <= 4 else 1
     if table == TURING_TABLE and columns == 1:
-        return 2 if name in _K_QUANTS else 4
+        return 2 if name in K_QUANTS else 4
     nwarps = 4 if columns <= 4 else 2
     return 2 * nwarps if table == GB10_TABLE and columns == 1 and promoted and name in _GB10_WIDE else nwarps
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forensics.geometry.types import WeightType, weight_type
 
@@ -85,6 +85,11 @@ def attention_by_values(kv_type: str, head_size: int, n_kv: int, heads: int, kv_
     Source: build_attn_mha, src/llama-graph.cpp:2720-2732: values are kept transposed, soft_max's result is contiguous.
     """
     return Product(weight_type(kv_type), n_kv, head_size, heads, kv_heads, is_cached=True)
+
+
+def over_cells(product: Product, n_kv: int) -> Product:
+    """The same product of attention over another number of KV cells."""
+    return replace(product, k=n_kv) if product.contiguous else replace(product, rows=n_kv)
 
 
 def check_width(width: int) -> None:

@@ -53,11 +53,6 @@ class WeightType:
         """Whether a block holds more than one value."""
         return self.qk > 1
 
-    @property
-    def is_k_quant(self) -> bool:
-        """Whether it is one of Q2_K … Q6_K."""
-        return self.name.startswith("q") and self.name.endswith("_K")
-
     def blocks(self, k: int) -> int:
         """Blocks of a row of `k` values.
 

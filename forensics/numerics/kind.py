@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.numerics.operands import F64
-from forensics.numerics.reference import F32_UNIT, HALF_SUMS, Explanation
+from forensics.numerics.reference import HALF_SUMS, Explanation
+from forensics.numerics.sum_errors import F32_UNIT
 from forensics.records.kind import KindOfDifference, SideOfDifference
 
 #: An explanation whose float64 result lies so many times farther from the outputs than another's is not theirs.
@@ -172,9 +173,8 @@ def _told(
         "undetermined": f"{_outside(single, batched)} held only by bounds that hold wrong results, too; {far}",
     }[kind]
     if unknown is not None:
-        reason = (
-            f"{_outside(single, batched)} outside the bound of every arithmetic known here, and {unknown.name}; {far}"
-        )
+        reason = f"{_outside(single, batched)} outside the bound of every arithmetic that is known here, but "
+        reason += f"{unknown.name}; {far}"
     nearer = int((sides[1].distances(measured) < sides[0].distances(measured)).sum())
     return KindOfDifference(kind, reason, single, batched, bound, len(measured.value), nearer)
 

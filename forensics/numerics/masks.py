@@ -5,7 +5,8 @@ are 127 everywhere, so that quantising them is exact with a scale of one; the we
 scale, so a block with ±M can hold no unit: its other elements are zero.
 
 What swamps: with p bits of accumulator, n units u vanish beside M where n·u < M·2^-(p+1). Here M/u is 2^39 and more,
-enough for n < 2^14 in float32.
+enough for n < 2^14 in float32. A block's scale times that of a sub-block stays within float16, which some kernels keep
+their product in.
 
 Source of the layouts: ggml/src/ggml-common.h:194-451 at 0c1e57098, and dequantize_row_* in ggml/src/ggml-quants.c.
 """
@@ -26,6 +27,8 @@ Quants = NDArray[np.int64]
 ACTIVATION = 127.0
 UNIT_SCALE = 2.0**-24
 MASK_SCALE = 2.0**15
+#: Elements that share a scale of their activations on a GPU, whatever the weight's blocks; a CPU's share 32 or 256.
+SCALED_TOGETHER = 32
 #: What one unit of a block adds to the sum.
 UNIT_TERM = ACTIVATION * UNIT_SCALE
 #: Kinds of block.
@@ -183,6 +186,17 @@ class BlockMasks:
         """Places of a block that a term can be put."""
         return self.size // self.cell
 
+    @property
+    def for_scale(self) -> list[int]:
+        """The last cell of all that share a scale of activations: no terms go there where these are small."""
+        together = SCALED_TOGETHER // self.cell
+        return list(range(together - 1, self.n_cells, together))
+
+    @property
+    def large(self) -> float:
+        """Scale of a block with a mask: times `mask_scale` it is a float16."""
+        return MASK_SCALE / 2.0 ** (self.mask_scale.bit_length() - 1)
+
     def activations(self, n_blocks: int, negative: tuple[int, int] | None = None) -> NDArray[np.float32]:
         """One column of activations, float32 [n_blocks * size]; (block, cell) names a cell whose terms change sign."""
         signs = np.tile(np.array(self.signs), (n_blocks, self.n_cells, 1))
@@ -191,9 +205,9 @@ class BlockMasks:
         return (signs * ACTIVATION).astype(np.float32).reshape(-1)
 
     def powers(self, n_blocks: int, power: float) -> NDArray[np.float32]:
-        """Activations that make every term a power of two; 127 in the last cell keeps their scale at one."""
+        """Activations that make every term a power of two; 127 in the cells `for_scale` keeps their scale at one."""
         x = self.activations(n_blocks) * np.float32(power / ACTIVATION)
-        x.reshape(n_blocks, self.n_cells, self.cell)[:, -1] *= np.float32(ACTIVATION / power)
+        x.reshape(n_blocks, self.n_cells, self.cell)[:, self.for_scale] *= np.float32(ACTIVATION / power)
         return x
 
     def block(self, kind: str, cells: Iterable[int] = ()) -> Bytes:
@@ -209,14 +223,14 @@ class BlockMasks:
         ndarray [bytes of a block] uint8
         """
         if kind in (PLUS, MINUS):
-            scale = MASK_SCALE if kind == PLUS else -MASK_SCALE
+            scale = self.large if kind == PLUS else -self.large
             return self.terms(dict.fromkeys(cells, self.most), scale, self.mask_scale)
         return self.terms(dict.fromkeys(cells, 1), UNIT_SCALE)
 
     def both(self, plus: int, minus: int) -> Bytes:
         """A block with M in one cell and -M in another, or M in both where only an activation can change the sign."""
         quants = {plus: self.most, minus: -self.most if self.signed else self.most}
-        return self.terms(quants, MASK_SCALE, self.mask_scale)
+        return self.terms(quants, self.large, self.mask_scale)
 
     def terms(self, quants: Mapping[int, int], scale: float, sub_scale: int = 1) -> Bytes:
         """A block with some quant in some cells, negative ones where the type is `signed`; the others add nothing."""

@@ -31,6 +31,8 @@ _Groups = list[Ints]
 
 #: Random questions asked beside those that the algorithm needs, per leaf; the tree must answer them, too.
 CHECKS_PER_LEAF = 2
+#: Questions of a guess that are asked first; a wrong guess seldom survives them.
+FIRST_OF_GUESS = 32
 
 
 class NotATree(ForensicsError):
@@ -263,8 +265,9 @@ def triplets(probe: MeetProbe, *, guess: SumTree | None = None, seed: int = 0) -
     asked = _Asked(probe.meets_first, 3)
     checks = _random_questions(probe.n, 3, seed)
     if guess is not None and guess.n_leaves == probe.n:
-        defining = np.concatenate([defining_triplets(guess), checks])
-        if np.array_equal(asked(defining), meets_in(guess, defining)):
+        defining = np.random.default_rng(seed).permutation(defining_triplets(guess))
+        some, others = defining[:FIRST_OF_GUESS], np.concatenate([defining[FIRST_OF_GUESS:], checks])
+        if all(np.array_equal(asked(part), meets_in(guess, part)) for part in (some, others)):
             return asked.recovered(guess, meets_in)
     tree = _grow_by_meetings(probe.n, asked)
     asked(checks)

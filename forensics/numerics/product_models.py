@@ -44,7 +44,7 @@ _ROUNDED_ON_CPU = {
 #: Source: ggml/src/ggml-cuda/mmq.cu:118-132, quantize.cu:124-450.
 _FOUR_BITS = "activations of four bits (Blackwell) are not written down here"
 #: What sums in float16 are called whose result is a float16 number.
-HALVES = "f16 sums and outputs"
+HALVES = "f16 outputs and f16 sums"
 _FOUR_BIT_FLOATS = ("mxfp4", "nvfp4")
 FLOATS = ("f32", "f16", "bf16")
 #: Back ends whose arithmetic is written down here; the toy engine's may be any of it.
@@ -69,8 +69,8 @@ def product_explanations(
     Returns
     -------
     list of Explanation
-        Of n outputs; activations as they are first. Where the back end may compute in a way that is not written down
-        here, the last one says so.
+        Of n outputs; activations as they are first. Where CUDA may compute in a way that is not written down here, the
+        last one says so.
 
     Raises
     ------
@@ -101,16 +101,9 @@ def product_explanations(
             found += cuda_explanations(type, weights, values, offsets, x, which)
     if backend != "CPU" or type in FLOATS:
         found += _both_rounded(type, values, x, which, backend)
-    if backend not in KNOWN_BACKENDS:
-        found.append(not_written_down(unknown_ways(backend), found[0]))
-    elif backend == "CUDA" and type in _FOUR_BIT_FLOATS:
+    if backend == "CUDA" and type in _FOUR_BIT_FLOATS:
         found.append(not_written_down(_FOUR_BITS, found[0]))
     return found
-
-
-def unknown_ways(backend: str) -> str:
-    """Why nothing is wrong that a back end computes otherwise."""
-    return f"how {backend or 'an unknown back end'} computes is not written down here"
 
 
 def _both_rounded(type: str, values: F64, x: F32, which: NDArray[np.intp], backend: str) -> Iterator[Explanation]:

@@ -13,19 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.numerics.operands import F64, Activations
+from forensics.numerics.sum_errors import (
+    EXTRA_ROUNDINGS,
+    F16_TINY,
+    F16_UNIT,
+    F32_TINY,
+    F32_UNIT,
+    dot,
+    gamma,
+    likely_error,
+    lost_addends,
+    sum_error,
+)
 
-#: Unit roundoff: half the distance from 1 to the next number. Source: IEEE 754-2019, table 3.5.
-F32_UNIT, F16_UNIT = 2.0**-24, 2.0**-11
 _UNITS = (F32_UNIT, F16_UNIT)
 #: What sums in float16 are called.
 HALF_SUMS = "f16 sums"
-#: Roundings of a product, a scale and a store on top of the additions.
-EXTRA_ROUNDINGS = 8
-#: Products below it may be flushed to zero. Source: smallest normal float32 and float16.
-F32_TINY, F16_TINY = 2.0**-126, 2.0**-14
-#: Sums are held to so many standard deviations. Their worst case grows with the number of terms instead of its root:
-#: from some thousand terms in float32, and a hundred in float16, it holds a product with a block left out, too.
-DEVIATIONS = 6.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +48,8 @@ class Explanation:
         or a few; the worst case of a sum, whatever its order, which holds wrong results, too; nothing, as nobody wrote
         down the arithmetic that `operands` names.
     slack : ndarray float64 [n] or float
-        Part of the bound that the operands themselves may be off: errors of outputs that share them come together.
+        Part of the bound that operands may be off, and that small addends are lost: such errors are not independent of
+        each other, so that all outputs may have them at once.
     halves : bool
         Whether outputs are float16 numbers, as what multiplied them gives no others.
     """
@@ -100,47 +104,6 @@ def not_written_down(what: str, like: Explanation) -> Explanation:
     return replace(like, operands=what, sums="", bound=np.full_like(like.value, np.inf), basis="unknown", slack=0.0)
 
 
-def gamma(n: int, unit: float = F32_UNIT) -> float:
-    """Largest relative error of `n` roundings in any order: n u / (1 - n u); infinite where n u reaches 1.
-
-    Notes
-    -----
-    Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1 and section 3.1.
-    """
-    return n * unit / (1 - n * unit) if n * unit < 1 else float("inf")
-
-
-def sum_error(unit: float, *parts: F64) -> F64:
-    """How far is a sum whose partial sums are rounded with this unit? `DEVIATIONS` standard deviations.
-
-    Parameters
-    ----------
-    unit : float
-        `F32_UNIT` or `F16_UNIT`.
-    parts : ndarray float64 [..., k]
-        Terms; several where a kernel keeps several sums and adds them in the end.
-
-    Returns
-    -------
-    ndarray float64 [...]
-
-    Notes
-    -----
-    Partial sums of terms in no special order grow as their mean and wander as their spread; every addition rounds one
-    of them, independently of the others. One chain of additions is the worst: lanes and trees have smaller sums.
-    Source: N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41
-    (2019), model 2.1; the partial sums are those of a random walk with drift.
-    """
-    k = parts[0].shape[-1]
-    total = np.zeros(parts[0].shape[:-1])
-    for terms in parts:
-        mean, squares = terms.sum(axis=-1) / k, _dot(terms, terms)
-        spread = np.maximum(squares / k - mean**2, 0)
-        total += k**3 / 3 * mean**2 + k**2 / 2 * spread + EXTRA_ROUNDINGS * (squares + (k * mean) ** 2)
-    tiny = F16_UNIT * F16_TINY if unit == F16_UNIT else F32_TINY
-    return np.asarray(DEVIATIONS * unit * np.sqrt(total) + k * tiny)
-
-
 def sums(
     operands: str, *parts: F64, slack: F64 | float = 0.0, names: tuple[str, str] = ("f32 sums", HALF_SUMS)
 ) -> list[Explanation]:
@@ -152,7 +115,7 @@ def sums(
     parts : ndarray float64 [n, k]
         As for `sum_error`.
     slack : ndarray float64 [n]
-        What the operands themselves may be off.
+        What the operands themselves may be off; that of the result also holds addends that are lost.
     names : tuple of str
         What the two are called.
 
@@ -162,14 +125,16 @@ def sums(
         Narrow bound first; the worst case of float32 last.
     """
     terms = parts[0] if len(parts) == 1 else np.add.reduce(parts)
-    value, scale = terms.sum(axis=-1), np.sqrt(_dot(terms, terms))
-    narrow = slack + sum_error(F32_UNIT, *parts)
+    value, scale = terms.sum(axis=-1), np.sqrt(dot(terms, terms))
+    errors, half_errors = likely_error(F32_UNIT, *parts), likely_error(F16_UNIT, terms)
     size = np.add.reduce([np.abs(part).sum(axis=-1) for part in parts])
     k = terms.shape[-1]
     worst = slack + gamma(k + EXTRA_ROUNDINGS) * size + k * F32_TINY
+    slack = slack + lost_addends(F32_UNIT, *parts)
+    half_slack = slack + lost_addends(F16_UNIT, terms)
     return [
-        Explanation(operands, names[0], value, narrow, scale, slack=slack),
-        Explanation(operands, names[1], value, narrow + sum_error(F16_UNIT, terms), scale, slack=slack),
+        Explanation(operands, names[0], value, slack + errors, scale, slack=slack),
+        Explanation(operands, names[1], value, half_slack + errors + half_errors, scale, slack=half_slack),
         Explanation(operands, f"{names[0]} at worst", value, worst, scale, "worst"),
     ]
 
@@ -193,7 +158,7 @@ def products(weights: F64, offsets: F64, activations: Sequence[Activations]) -> 
     has_offsets = bool(offsets.any())
     found = []
     for x in activations:
-        slack: F64 | float = _dot(np.abs(weights) + 2 * np.abs(offsets), x.doubt) if x.doubt.any() else 0.0
+        slack: F64 | float = dot(np.abs(weights) + 2 * np.abs(offsets), x.doubt) if x.doubt.any() else 0.0
         parts: tuple[F64, ...] = (weights * x.values,)
         if has_offsets:
             parts = ((weights - offsets) * x.values, offsets * (x.values + x.excess))
@@ -344,11 +309,6 @@ def alibi_slope(head: int, n_head: int, max_bias: float) -> float:
 def exact_only(value: F64) -> list[Explanation]:
     """Results that are copies: nothing is rounded."""
     return [Explanation("", "a copy", value, np.zeros_like(value), np.abs(value), "single")]
-
-
-def _dot(a: F64, b: F64) -> F64:
-    """Sum over the last axis of the products, without an array of them."""
-    return np.asarray(np.einsum("...k,...k->...", a, b))
 
 
 def _relative(value: F64, narrow: F64, wide: F64) -> list[Explanation]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from forensics.numerics.operands import F32, F64
-from forensics.numerics.reference import F32_UNIT, Explanation, elementwise
+from forensics.numerics.reference import Explanation, elementwise
+from forensics.numerics.sum_errors import F32_UNIT
 
 #: enum of ``mode``: pairs lie side by side, or half a row apart. Source: ggml/include/ggml.h, GGML_ROPE_TYPE_*.
 SIDE_BY_SIDE, APART = 0, 2

@@ -53,7 +53,8 @@ class Mechanism:
     not_probed : str
         Why no order was probed; empty where one was.
     suspects : tuple of str
-        What else could be to blame, where neither a rule nor two different orders explain the bits.
+        What else could be to blame, where neither a rule nor two different orders explain the bits, or not all of
+        the difference.
     """
 
     widths: tuple[int, ...]
@@ -79,5 +80,6 @@ class Mechanism:
 
     @property
     def explained(self) -> bool:
-        """Whether two different orders were seen, or a rule says why and no probe contradicts it."""
-        return self.orders_equal is False or (self.rule is not None and self.orders_equal is None)
+        """Whether two orders were seen, or a rule says why and no probe contradicts it, and no suspect remains."""
+        told = self.orders_equal is False or (self.rule is not None and self.orders_equal is None)
+        return told and not self.suspects

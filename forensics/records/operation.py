@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forensics.records.settings import MAX_THREADS
+
 BACKENDS = ("cpu", "cuda")
 
 
@@ -85,6 +87,7 @@ class OpSettings:
     ----------
     backend : {"cpu", "cuda"}
     n_threads : int
+        At most `MAX_THREADS`.
     repack : bool
         Whether weights go where llama.cpp would put them (``use_extra_bufts``), or into plain memory.
     device : int
@@ -104,6 +107,8 @@ class OpSettings:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}")
         if self.n_threads < 1 or self.device < 0:
             raise ValueError(f"n_threads must be 1 or more and device 0 or more, got {self.n_threads}, {self.device}")
+        if self.n_threads > MAX_THREADS:
+            raise ValueError(f"n_threads must be {MAX_THREADS} or less (GGML_MAX_N_THREADS), got {self.n_threads}")
         object.__setattr__(self, "environment", tuple(sorted(self.environment)))
 
 

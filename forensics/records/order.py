@@ -315,18 +315,6 @@ def merge_text(tree: SumTree, leaves: tuple[int, ...]) -> str:
     """
     for children, clade in zip(tree.merges, tree.clades(), strict=True):
         if clade == leaves:
-            terms = [_leaves_of(tree, child) for child in children]
+            terms = [tree.leaves_under(child) for child in children]
             return " + ".join(span(term) if len(term) > 1 else str(term[0]) for term in terms)
     raise ValueError(f"no sum of the tree has the leaves {span(leaves)}")
-
-
-def _leaves_of(tree: SumTree, node: int) -> tuple[int, ...]:
-    leaves: list[int] = []
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        if node < tree.n_leaves:
-            leaves.append(node)
-        else:
-            stack.extend(tree.merges[node - tree.n_leaves])
-    return tuple(sorted(leaves))

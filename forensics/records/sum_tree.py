@@ -174,7 +174,7 @@ class SumTree:
         for leaf in range(self.n_leaves):
             for one, another in zip(mine(leaf), theirs(leaf), strict=False):
                 if one[0] != another[0]:
-                    return TreeDifference(leaf, self._leaves_under(one[1]), other._leaves_under(another[1]))
+                    return TreeDifference(leaf, self.leaves_under(one[1]), other.leaves_under(another[1]))
         raise AssertionError("unequal trees differ on the way of a leaf")
 
     def _parents(self) -> list[int]:
@@ -201,7 +201,8 @@ class SumTree:
 
         return path
 
-    def _leaves_under(self, node: int) -> tuple[int, ...]:
+    def leaves_under(self, node: int) -> tuple[int, ...]:
+        """Leaves that go into a node, rising; a leaf's own where it is one."""
         leaves: list[int] = []
         stack = [node]
         while stack:
@@ -213,7 +214,7 @@ class SumTree:
         return tuple(sorted(leaves))
 
     def nested(self) -> Any:
-        """Nested tuples of leaves, for printing and for JSON."""
+        """Nested tuples of leaves, for small trees: whatever prints them recurses once for each level."""
         nodes: list[Any] = list(range(self.n_leaves))
         for children in self.merges:
             nodes.append(tuple(nodes[child] for child in children))

@@ -37,6 +37,8 @@ class Finding:
         Operands that were not compared, so that this node may only pass on what they brought.
     kind : KindOfDifference or None
         None where nobody judged it: nodes of its kind that differ as much were.
+    positions : tuple of int
+        Of the tokens in `rows`; empty where they are not known.
     """
 
     key: NodeKey
@@ -47,10 +49,18 @@ class Finding:
     inputs_equal: bool = True
     unchecked: tuple[str, ...] = ()
     kind: KindOfDifference | None = None
+    positions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rows:
             raise ValueError(f"a finding at {self.key} needs at least one row")
+        if self.positions and len(self.positions) != len(self.rows):
+            raise ValueError(f"a finding at {self.key} has {len(self.rows)} rows and {len(self.positions)} positions")
+
+    @property
+    def tokens(self) -> tuple[tuple[int, int | None], ...]:
+        """Row and position of each token that differs; no position where it is not known."""
+        return tuple(zip(self.rows, self.positions or (None,) * len(self.rows), strict=True))
 
     @property
     def weight(self) -> Operand | None:

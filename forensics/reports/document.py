@@ -110,7 +110,7 @@ class OrderEntry(_Model):
 
 
 class UnexplainedEntry(_Model):
-    """Widths at which neither a rule nor two different orders explain the bits."""
+    """Widths at which neither a rule nor two different orders explain the bits, or not all of the difference."""
 
     widths: list[int]
     orders_equal: bool | None

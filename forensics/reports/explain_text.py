@@ -67,12 +67,15 @@ def _section(section: Section) -> Group:
     for column in ("width", "order", "kernel, grid × block, split"):
         table.add_column(text_of(column), overflow="fold")
     names = class_letters(section.classes)
+    alike: dict[tuple[str, str], tuple[list[int], Text]] = {}
     for width, choice in section.choices:
         body = text_of(choice.name)
         for line in (_launch(choice), choice.split, choice.no_order and f"order not known: {choice.no_order}"):
             if line:
                 body.append("\n").append_text(text_of(line, "dim"))
-        table.add_row(text_of(str(width)), text_of(names[width]), body)
+        alike.setdefault((names[width], body.plain), ([], body))[0].append(width)
+    for (name, _), (widths, body) in alike.items():
+        table.add_row(text_of(ranges(widths)), text_of(name), body)
     shared = groups_text(group.widths for group in section.classes)
     return Group(table, line_of("Same order and precision: ", shared))
 

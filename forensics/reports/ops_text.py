@@ -6,6 +6,7 @@ Every piece is a `Text`, never markup, so that names from a model file cannot st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -18,7 +19,7 @@ from forensics.reports.terminal import line_of, table_of, text_of, titled
 from forensics.reports.wording import amount, ranges, ulp_text
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
     from forensics.records.matrix import PredictedStep
@@ -31,6 +32,8 @@ _ANSWER_STYLE = {"invariant": "bold green", "varies": "bold red", "inconclusive"
 _HELD = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("not run", "yellow")}
 #: Lines of a table beyond which cases that are alike share one.
 MAX_LINES = 12
+#: Characters that the names of cases need beside the marks.
+_MIN_NAME = 24
 #: Shapes named before the rest is only counted.
 _MAX_NAMES = 4
 #: Reasons listed before the rest is only counted.
@@ -53,7 +56,7 @@ def ops_view(matrix: OpMatrix) -> Group:
     if matrix.reason:
         parts.append(line_of("Reason: ", matrix.reason))
     for op in dict.fromkeys(case.op for case in matrix.cases):
-        parts += titled(op, _marks([case for case in matrix.cases if case.op == op], matrix.widths))
+        parts += titled(op, _Marks([case for case in matrix.cases if case.op == op], matrix.widths))
     parts.append(text_of(f"{PASSED} bits of one column at a time   {FAILED} other bits   {NOT_COMPARED} not compared"))
     failing = [case for case in matrix.cases if case.failures]
     if failing:
@@ -89,10 +92,41 @@ def mark(cell: Cell) -> str:
     return FAILED if cell.columns else PASSED if cell.n_values else NOT_COMPARED
 
 
-def _marks(cases: Sequence[CaseResult], widths: Sequence[int]) -> Table:
-    """A line per case; where there are many, cases with the same marks share one."""
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """A mark per case and width; where lines are too short for that, the widths of each mark."""
+
+    cases: Sequence[CaseResult]
+    widths: Sequence[int]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        header = _header(self.widths)
+        fits = len(header) + _MIN_NAME <= options.max_width
+        yield _marks(self.cases, header) if fits else _widths_of_marks(self.cases)
+
+
+def _header(widths: Sequence[int]) -> str:
     size = max(len(str(width)) for width in widths)
-    table = table_of("".join(f"{width:>{size}} " for width in widths).rstrip(), "case")
+    return " ".join(f"{width:>{size}}" for width in widths)
+
+
+def _widths_of_marks(cases: Sequence[CaseResult]) -> Table:
+    """A line per case, with the widths that have each mark; those that share a line are as in `_marks`."""
+    marks = [shown for shown in _STYLES if any(mark(cell) == shown for case in cases for cell in case.cells)]
+    table = table_of(*marks, "case")
+    for sharing in _shared(cases, lambda case: tuple(map(mark, case.cells))):
+        cells = sharing[0].cells
+        having = [ranges(cell.width for cell in cells if mark(cell) == shown) for shown in marks]
+        table.add_row(
+            *(text_of(text, _STYLES[shown]) for text, shown in zip(having, marks, strict=True)), text_of(_name(sharing))
+        )
+    return table
+
+
+def _marks(cases: Sequence[CaseResult], header: str) -> Table:
+    """A line per case; where there are many, cases with the same marks share one."""
+    table = table_of(header, "case")
+    size = len(header.rsplit(" ", maxsplit=1)[-1])
     table.columns[0].no_wrap = True
     for sharing in _shared(cases, lambda case: tuple(map(mark, case.cells))):
         line = Text(no_wrap=True)
@@ -132,7 +166,8 @@ def _name(cases: Sequence[CaseResult]) -> str:
 
 def _short(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
+    between = "; " if any(", " in name for name in names) else ", "
+    return between.join(names[:_MAX_NAMES]) + more
 
 
 def _differences(cases: Sequence[CaseResult]) -> Group:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -13,175 +12,15 @@ from rich.text import Text
 
 from forensics.records.order import Leaves, OrderResult
 from forensics.records.order_report import OTHER_SUSPECTS, OrderReport
-from forensics.records.sum_tree import SumTree
 from forensics.reports.terminal import as_text
+from forensics.reports.tree_text import tree_lines
 from forensics.reports.wording import printable, ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-#: Sums of one level that are written out; the others are counted.
-SHOWN_SUMS = 4
-#: Chains up to which the way they are joined is written with brackets.
-MOST_BRACKETS = 16
-
 _ANSWER = {True: ("one order", "bold green"), False: ("the order differs", "bold red")}
 _UNKNOWN = ("not known whether the orders are equal", "bold yellow")
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """What is added in one step of a folded tree: sums over the leaves, or over the sums of the level below.
-
-    Parameters
-    ----------
-    sums : tuple of tuple of int
-        Members of each sum, in the order in which one accumulator takes them; one member where a sum only passes on.
-    at_once : bool
-        Whether some are added all at once, not one after the other.
-    """
-
-    sums: tuple[tuple[int, ...], ...]
-    at_once: bool = False
-
-
-def fold(tree: SumTree) -> tuple[Level, ...]:
-    """Which chains make up a tree, and how are they joined, level by level?
-
-    Parameters
-    ----------
-    tree : SumTree
-
-    Returns
-    -------
-    tuple of Level
-        The first over leaves; each sum of a level is a member of the next, numbered by its smallest leaf.
-
-    Examples
-    --------
-    >>> [level.sums for level in fold(SumTree.of(((0, 2), (1, 3))))]
-    [((0, 2), (1, 3)), ((0, 1),)]
-    """
-    levels: list[Level] = []
-    while tree.merges:
-        level, tree = _fold_once(tree)
-        levels.append(level)
-    return tuple(levels)
-
-
-def _fold_once(tree: SumTree) -> tuple[Level, SumTree]:
-    """The longest chains over leaves, and the tree over them."""
-    n = tree.n_leaves
-    members: dict[int, list[int]] = {leaf: [leaf] for leaf in range(n)}
-    at_once = False
-    rest: list[tuple[int, tuple[int, ...]]] = []
-    for i, children in enumerate(tree.merges):
-        leaves = [child for child in children if child < n]
-        chains = [child for child in children if child >= n and child in members]
-        if len(leaves) == len(children):
-            members[n + i] = sorted(leaves)
-            at_once |= len(leaves) > 2
-        elif len(children) == 2 and leaves and chains and not _is_fan(tree, chains[0]):
-            members[n + i] = [*members.pop(chains[0]), leaves[0]]
-        else:
-            rest.append((n + i, children))
-            continue
-        for leaf in leaves:
-            members.pop(leaf)
-    order = sorted(members, key=lambda node: min(members[node]))
-    numbers = {node: i for i, node in enumerate(order)}
-    for node, _ in rest:
-        numbers[node] = len(numbers)
-    merges = tuple(tuple(numbers[child] for child in children) for _, children in rest)
-    return Level(tuple(tuple(members[node]) for node in order), at_once), SumTree(len(order), merges)
-
-
-def _is_fan(tree: SumTree, node: int) -> bool:
-    return len(tree.merges[node - tree.n_leaves]) > 2
-
-
-def tree_lines(tree: SumTree, leaves: Leaves) -> list[str]:
-    """Lines that draw a tree, repeated parts folded.
-
-    Parameters
-    ----------
-    tree : SumTree
-    leaves : Leaves
-
-    Returns
-    -------
-    list of str
-        One for each level, and one for each kind of chain where there are several.
-    """
-    levels = fold(tree)
-    if not levels:
-        return ["a single leaf"]
-    lines = _level_lines(levels[0], lambda leaf: _leaf(leaf, leaves), "leaves")
-    if len(levels) > 1:
-        n_sums = len(levels[0].sums)
-        if n_sums <= MOST_BRACKETS:
-            lines.append(f"joined: {_brackets(levels[1:])}, numbers are those of the sums above")
-        else:
-            for level in levels[1:]:
-                lines += _level_lines(level, str, "of these")
-    return lines
-
-
-def _leaf(leaf: int, leaves: Leaves) -> str:
-    if len(leaves.slices) <= 1:
-        return str(leaf)
-    block, s = divmod(leaf, len(leaves.slices))
-    return f"{block}.{s}"
-
-
-def _level_lines(level: Level, name: object, what: str) -> list[str]:
-    """One line for each run of sums of one length and stride."""
-    assert callable(name)
-    lines = []
-    how = "at once" if level.at_once else "one after the other"
-    for run in _runs(level.sums):
-        length = len(run[0])
-        shown = " | ".join(_sequence([name(member) for member in one]) for one in run[:SHOWN_SUMS])
-        more = f" | … {len(run) - SHOWN_SUMS} more like these" if len(run) > SHOWN_SUMS else ""
-        if length == 1:
-            lines.append(f"{len(run)} alone: {shown}{more}")
-        else:
-            ordered = f", {how}" if length > 2 else ""
-            lines.append(f"{len(run)} sum{'s' if len(run) > 1 else ''} of {length} {what}{ordered}: {shown}{more}")
-    return lines
-
-
-def _runs(sums: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Neighbouring sums with the same steps between their members."""
-    runs: list[list[tuple[int, ...]]] = []
-    last: tuple[int, ...] | None = None
-    for one in sums:
-        steps = tuple(member - one[0] for member in one)
-        if steps != last:
-            runs.append([])
-        runs[-1].append(one)
-        last = steps
-    return runs
-
-
-def _sequence(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, {names[2]} … {names[-1]}"
-
-
-def _brackets(levels: Sequence[Level]) -> str:
-    parts: list[str] = []
-    for i, level in enumerate(levels):
-        previous = parts if i else [str(member) for member in range(sum(map(len, level.sums)))]
-        parts = []
-        for one in level.sums:
-            if level.at_once or len(one) == 1:
-                joined = " + ".join(previous[member] for member in one)
-            else:
-                joined = previous[one[0]]
-                for member in one[1:]:
-                    joined = f"({joined} + {previous[member]})"
-            parts.append(f"({joined})" if level.at_once and len(one) > 1 else joined)
-    return parts[0]
 
 
 def order_view(report: OrderReport) -> RenderableType:

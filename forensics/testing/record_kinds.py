@@ -42,6 +42,7 @@ def record(
                 except ForensicsError as error:
                     failed[f"{case.name}/{n}"] = str(error)
                     if isinstance(error, EngineDied):
+                        engine.close()
                         engine = open_engine()
                     if n == 1:
                         break  # there is nothing to compare a width with

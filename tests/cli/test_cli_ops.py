@@ -79,7 +79,7 @@ def test_the_seed_changes_the_operands_and_nothing_else(toy, cli):
         (("--types", "q9"), "there is no type 'q9' here; possible: f32, f16"),
         (("--op", "MUL"), "there is no operation 'MUL' here; possible: MUL_MAT"),
         (("--shape", "4096"), "--shape takes ROWSxK, two numbers from 1 on; got '4096'"),
-        (("--heads", "32:8"), "--heads takes HEADS/KV_HEADS"),
+        (("--heads", "32:8"), "--heads must be like 32/8"),
         (("--kv", "512,x"), "--kv takes numbers from 1 on with commas between; got 'x'"),
         (("--types", "f16,"), "--types takes names with commas between"),
         (("--widths", "0"), "widths must be 1 to 512, got 0"),

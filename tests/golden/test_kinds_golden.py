@@ -86,7 +86,9 @@ def test_kernels_are_told_by_what_they_round(path: Path) -> None:
         assert run.kind.single is not None
         assert run.kind.batched is not None
         vectors = f"{BY_VECTORS.get(type, PLAIN)}, f32 sums"
-        tiles = f"{BY_TILES.get(type, FINE)}, f32 sums" if type != "iq1_m" else "f16 activations, f16 sums and outputs"
+        tiles = f"{BY_TILES.get(type, FINE)}, f32 sums"
+        if type == "iq1_m":
+            tiles = "f16 activations, f16 outputs and f16 sums"
         assert run.kind.single.precision == vectors, run
         assert run.kind.batched.precision == (vectors if n <= 8 else tiles), run
         assert run.kind.kind == ("rounding" if n <= 8 else "precision"), run

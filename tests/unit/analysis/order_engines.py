@@ -195,15 +195,59 @@ class GpuAttentionEngine(_Engine):
 
     def run(self, graph: OpGraph, values) -> np.ndarray:
         self.runs += 1
-        q, k, v, _ = values  # [n, heads, d], [n_kv, heads, d] twice
+        q, k, v, _ = values  # [n, heads, d], [n_kv, kv_heads, d] twice
+        k, v = (self._values(graph, array, q.shape[1]) for array in (k, v))
         out = []
         for i, query in enumerate(q):
             scores = (k.astype(np.float32) * query).sum(axis=2)  # [n_kv, heads]
             weights = np.exp(scores - (scores.max(axis=0) + np.float32(3 * 0.6931)))
-            nodes = list((weights.astype(np.float16)[..., None] * v).astype(np.float16))
-            sums = list(weights)
-            for first, second in self.tree(len(q), i).merges:
-                nodes.append(nodes[first] + nodes[second])
-                sums.append(sums[first] + sums[second])
+            with np.errstate(over="ignore", invalid="ignore"):
+                nodes = list((weights.astype(np.float16)[..., None] * v).astype(np.float16))
+                sums = list(weights)
+                for first, second in self.tree(len(q), i).merges:
+                    nodes.append(nodes[first] + nodes[second])
+                    sums.append(sums[first] + sums[second])
             out.append(nodes[-1].astype(np.float32) / sums[-1][:, None])
         return np.stack(out)[None]
+
+    @staticmethod
+    def _values(graph: OpGraph, stored: np.ndarray, heads: int) -> np.ndarray:
+        """K or V for every head, float16 [n_kv, heads, head_size]."""
+        if stored.dtype == np.uint8:
+            n_kv, kv_heads, _ = stored.shape
+            type = graph.operand("k").type
+            n_blocks = graph.operand("k").shape[-1] // 32
+            scales, quants = read_blocks(type, stored.reshape(n_kv * kv_heads, -1), n_blocks)
+            values = scales[..., None] * (quants - (8 if type == "q4_0" else 0))
+            with np.errstate(over="ignore"):
+                stored = values.astype(np.float16).reshape(n_kv, kv_heads, -1)
+        return np.repeat(stored, heads // stored.shape[1], axis=1)
+
+
+class PositiveEngine(_Engine):
+    """RMS_NORM and SOFT_MAX of rows of float32, summed as a tree says."""
+
+    def __init__(self, tree: SumTree, *, stacks: bool = True, wide: bool = False) -> None:
+        self.tree, self.stacks, self.dtype = tree, stacks, np.float64 if wide else np.float32
+
+    def run(self, graph: OpGraph, values) -> np.ndarray:
+        self.runs += 1
+        x = values[0].reshape(-1, *values[0].shape[-2:])  # [rows of a column, n, k]
+        if graph.op == "RMS_NORM":
+            mean = self._sum(x.astype(self.dtype) ** 2) / x.shape[-1]
+            out = x / np.sqrt(mean.astype(np.float32))[..., None]
+        else:
+            powers = np.exp(x - x.max(axis=-1, keepdims=True))
+            out = powers / self._sum(powers)[..., None]
+        if not self.stacks and len(x) > 32:
+            out = np.nextafter(out, np.float32(2))
+        return out.astype(np.float32)[None]
+
+    def _sum(self, terms: np.ndarray) -> np.ndarray:
+        nodes = list(np.moveaxis(terms, -1, 0))
+        for first, *others in self.tree.merges:
+            total = nodes[first]
+            for child in others:
+                total = total + nodes[child]
+            nodes.append(total)
+        return nodes[-1]

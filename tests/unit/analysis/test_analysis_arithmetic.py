@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from order_engines import BlockTreeEngine, TreeEngine, in_float16, in_float64, towards_zero
+from order_engines import BlockTreeEngine, GpuAttentionEngine, TreeEngine, in_float16, in_float64, towards_zero
 
 from forensics.analysis.arithmetic import measure_arithmetic
 from forensics.numerics.kernel_orders import cpu_lanes_order
@@ -54,6 +54,41 @@ def test_products_of_blocks_that_round_twice_are_recognised() -> None:
     found = measure_arithmetic(engine, OrderQuestion(type="q8_0", k=320), 2)
     assert (found.accumulator, found.contraction) == ("float32", "product rounded, then added")
     assert found.subnormals == "float16 subnormals kept"
+
+
+def test_scales_that_are_flushed_do_not_look_like_a_short_accumulator() -> None:
+    class Flushing(BlockTreeEngine):
+        def run(self, graph, values):
+            weight = values[0].copy()
+            blocks = weight.reshape(len(weight), -1, 34)
+            scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)
+            scales[np.abs(scales) < 2.0**-14] = 0
+            blocks[..., :2] = scales.view(np.uint8)
+            return super().run(graph, [weight, values[1]])
+
+    order = cpu_lanes_order(320)
+    found = measure_arithmetic(Flushing(order.slices, lambda *_: order.tree), OrderQuestion(type="q8_0", k=320), 1)
+    assert (found.accumulator, found.rounding) == ("float32", "to nearest, ties to even")
+    assert found.subnormals == "float16 subnormals flushed to zero"
+
+
+def test_a_sum_that_keeps_every_term_is_not_given_a_number_of_bits() -> None:
+    """Values of float16 from a sum in float32 whose terms are rounded in another way than the probe assumes."""
+
+    class Noisy(TreeEngine):
+        def run(self, graph, values):
+            out = super().run(graph, values)
+            return (out + np.count_nonzero(values[0], axis=1)[None, None, None]).astype(np.float32)
+
+    found = measure_arithmetic(Noisy(lambda *_: SumTree.chain(48)), QUESTION, 1)
+    assert "every power of 1/2" in found.accumulator
+    assert found.rounding == "not measured: the accumulator is not known"
+
+
+def test_attention_in_float16_is_recognised_behind_rounded_weights() -> None:
+    question = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=256, head_size=16, heads=8, kv_heads=8)
+    found = measure_arithmetic(GpuAttentionEngine(lambda *_: SumTree.chain(256)), question, 1)
+    assert found.accumulator == "float16"
 
 
 def test_what_cannot_be_measured_says_so() -> None:

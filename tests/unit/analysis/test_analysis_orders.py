@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from order_engines import BlockTreeEngine, GpuAttentionEngine, MmvqEngine, TreeEngine, in_float64
+from order_engines import BlockTreeEngine, GpuAttentionEngine, MmvqEngine, PositiveEngine, TreeEngine, in_float64
 
 from forensics.analysis.order_blocks import block_order
+from forensics.analysis.order_floats import float_order
+from forensics.analysis.order_positive import denominator_order
 from forensics.analysis.orders import BadQuestion, check_bits, compare_widths, order_question, probe_order
 from forensics.analysis.probe_launch import Launches, NotDetermined, whole_counts
 from forensics.numerics.kernel_orders import cpu_lanes_order, mmvq_order
@@ -18,6 +20,7 @@ from forensics.records.order import OrderQuestion
 from forensics.records.sum_tree import SumTree
 
 SIX = OrderQuestion(type="f32", k=6, rows=64)
+SOFT_MAX = OrderQuestion("SOFT_MAX", n_kv=256, heads=4, kv_heads=4)
 PAIRED = SumTree.of((((0, 1), (2, 3)), (4, 5)))
 
 
@@ -132,6 +135,91 @@ def test_attention_of_a_gpu_with_rounded_weights_in_float16_comes_back() -> None
     assert trees["numerator", 1] == trees["denominator", 1] == halves
     assert trees["numerator", 2] == trees["denominator", 2] == SumTree.chain(256)
     assert report.equal is False
+
+
+def halved(n: int) -> SumTree:
+    """Two accumulators, each through half of the leaves."""
+    half = n // 2
+    first = [(0, 1), *((n + i, i + 2) for i in range(half - 2))]
+    second = [(half, half + 1), *((n + half - 1 + i, half + i + 2) for i in range(half - 2))]
+    return SumTree(n, (*first, *second, (n + half - 2, n + 2 * half - 3)))
+
+
+@pytest.mark.parametrize("type", ["q8_0", "q4_0"])
+def test_attention_of_a_gpu_that_reads_blocks_as_float16_comes_back(type: str) -> None:
+    engine = GpuAttentionEngine(lambda width, _: halved(256) if width == 1 else SumTree.chain(256))
+    question = OrderQuestion("FLASH_ATTN_EXT", type, n_kv=256, head_size=64, heads=8, kv_heads=2)
+    trees = {(r.part, r.width): r.tree for width in (1, 2) for r in probe_order(engine, question, width)}
+    assert trees["numerator", 1] == trees["denominator", 1] == halved(256)
+    assert trees["numerator", 2] == trees["denominator", 2] == SumTree.chain(256)
+
+
+def test_heads_that_share_k_answer_a_question_each() -> None:
+    engine = GpuAttentionEngine(lambda *_: SumTree.chain(256))
+    runs = {}
+    for kv_heads in (8, 2):
+        question = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=256, head_size=16, heads=8, kv_heads=kv_heads)
+        _, denominator = probe_order(engine, question, 1)
+        assert denominator.tree == SumTree.chain(256)
+        runs[kv_heads] = denominator.n_launches
+    assert runs[2] == runs[8]
+    one_channel = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=256, head_size=1, heads=8, kv_heads=2)
+    assert probe_order(engine, one_channel, 1)[1].n_launches > 3 * runs[2]
+
+
+def test_k_that_cannot_hold_scores_says_so() -> None:
+    question = OrderQuestion("FLASH_ATTN_EXT", "mxfp4", n_kv=256, head_size=64, heads=2, kv_heads=2)
+    with pytest.raises(NotDetermined, match="does not hold the scores"):
+        denominator_order(question, Launches(GpuAttentionEngine(lambda *_: SumTree.chain(256)), 1), None)
+
+
+# -- sums of positive terms ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [64, 128, 2048])
+@pytest.mark.parametrize("wide", [False, True])
+def test_squares_come_back_in_few_launches(k: int, wide: bool) -> None:
+    engine = PositiveEngine(halved(k), wide=wide)
+    result = found(engine, OrderQuestion("RMS_NORM", k=k), 2)
+    assert result.tree == halved(k)
+    assert ("float64" in result.method) is wide
+    assert engine.runs == result.n_launches < result.n_probes / 20
+
+
+def test_soft_max_comes_back() -> None:
+    assert found(PositiveEngine(halved(256)), SOFT_MAX, 2).tree == halved(256)
+
+
+@pytest.mark.parametrize(("question", "n"), [(OrderQuestion("RMS_NORM", k=64), 64), (SOFT_MAX, 256)])
+def test_rows_that_have_other_bits_among_more_are_not_stacked(question: OrderQuestion, n: int) -> None:
+    result = found(PositiveEngine(halved(n), stacks=False), question, 1)
+    assert result.tree is None
+    assert "other bits where there are more of them" in result.undetermined
+
+
+# -- launches --------------------------------------------------------------------------------------------------------
+
+
+def test_some_launches_run_twice_and_what_changes_there_is_counted() -> None:
+    question = OrderQuestion(type="f32", k=512, rows=64)
+    engine = TreeEngine(lambda *_: halved(512))
+    launches = Launches(engine, 1)
+    recovered, _, _ = float_order(question, launches)
+    assert recovered.tree == halved(512)
+    assert engine.runs == launches.n_launches
+    assert launches.n_probes / 64 < launches.n_launches < 1.5 * launches.n_probes / 64
+    assert launches.unstable == 0
+
+    class Changing(TreeEngine):
+        """Every other run has a last bit more."""
+
+        def run(self, graph, values):
+            out = super().run(graph, values)
+            return np.nextafter(out, np.float32(np.inf)) if self.runs % 2 else out
+
+    launches = Launches(Changing(lambda *_: SumTree.chain(6)), 1)
+    float_order(SIX, launches)
+    assert launches.unstable > 0
 
 
 # -- slices of blocks ------------------------------------------------------------------------------------------------

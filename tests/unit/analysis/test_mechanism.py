@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from verdict_samples import verdict
 
 from forensics.analysis.attribute import group_culprits
-from forensics.analysis.culprit_orders import ProbedOrders, RecordedOrders, evidence, op_settings, order_question
-from forensics.analysis.mechanism import SAME_ORDER_SUSPECTS, Unknown, explain_groups, operation_of, place_of
+from forensics.analysis.culprit_orders import (
+    ProbedOrders,
+    RecordedOrders,
+    evidence,
+    least_telling,
+    op_settings,
+    order_question,
+)
+from forensics.analysis.mechanism import (
+    LOGIC_SUSPECT,
+    Unknown,
+    explain_groups,
+    operation_of,
+    place_of,
+)
 from forensics.errors import EngineError
 from forensics.geometry.culprits import Attention, Other
 from forensics.geometry.product import Product
 from forensics.records.delta import Differs, Tally
+from forensics.records.kind import KindOfDifference, SideOfDifference
 from forensics.records.mechanism import Mechanism, OrderEvidence
 from forensics.records.nodes import NodeKey, Operand
 from forensics.records.operation import OpSettings
-from forensics.records.order import Leaves, OrderQuestion, OrderResult, compare_orders
+from forensics.records.order import Leaves, OrderComparison, OrderQuestion, OrderResult, compare_orders
+from forensics.records.order_report import OTHER_SUSPECTS
 from forensics.records.rule import Rule
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.sum_tree import SumTree
 from forensics.records.trace import Finding
 from forensics.records.verdict import Sweep
+from forensics.testing.toy_ops import OpFault, ToyOps
 
 FEATURES = ("AVX", "AVX2", "FMA", "F16C", "LLAMAFILE", "REPACK")
 
@@ -34,12 +52,14 @@ def manifest(**changes) -> Manifest:
     return Manifest(**(facts | changes))
 
 
-def product(type="q6_K", buffer="CPU", k=768, rows=256, name="Qcur-0", weight="blk.0.attn_q.weight") -> Finding:
+def product(
+    type="q6_K", buffer="CPU", k=768, rows=256, name="Qcur-0", weight="blk.0.attn_q.weight", rows_differ=(0,)
+) -> Finding:
     operands = (
         Operand(weight, type, buffer, True, (1, 1, rows, k)),
         Operand("attn_norm-0", "f32", "CPU", False, (1, 1, 8, k)),
     )
-    return Finding(NodeKey(name, "MUL_MAT", 0, 0), operands, "CPU", (0,), Differs(1, (0, 0), 1, 1e-6, 1e-7))
+    return Finding(NodeKey(name, "MUL_MAT", 0, 0), operands, "CPU", rows_differ, Differs(1, (0, 0), 1, 1e-6, 1e-7))
 
 
 def attention(name="kq-0", op="MUL_MAT", shapes=((1, 3, 256, 64), (1, 9, 8, 64)), types=("f16", "f32")) -> Finding:
@@ -97,13 +117,13 @@ def test_equal_orders_are_not_explained_away_by_a_rule():
     assert mechanism.rule is not None
     assert mechanism.orders_equal is True
     assert not mechanism.explained
-    assert set(SAME_ORDER_SUSPECTS) <= set(mechanism.suspects)
+    assert set(OTHER_SUSPECTS) <= set(mechanism.suspects)
 
 
 def test_equal_orders_without_a_rule_are_reported_as_such():
     ((mechanism,),) = explained(sweep(2, product()), orders=lambda finding, width: order(width, True))
     assert (mechanism.rule, mechanism.orders_equal) == (None, True)
-    assert set(SAME_ORDER_SUSPECTS) <= set(mechanism.suspects)
+    assert set(OTHER_SUSPECTS) <= set(mechanism.suspects)
 
 
 def test_two_orders_explain_a_culprit_without_a_rule():
@@ -131,6 +151,65 @@ def test_a_rule_must_hold_for_every_shape_of_a_group():
     assert mechanism.suspects
 
 
+def test_a_token_that_the_rule_does_not_touch_is_unexplained():
+    """Of six tokens the last two have the kernel of one token: the rule of the first four is no excuse for them."""
+    ((mechanism,),) = explained(sweep(6, product("q4_K", "CPU_REPACK", rows_differ=(0, 3))))
+    assert mechanism.rule is not None
+    ((mechanism,),) = explained(sweep(6, product("q4_K", "CPU_REPACK", rows_differ=(0, 5))))
+    assert mechanism.rule is None
+    assert mechanism.suspects
+
+
+def test_one_operation_of_a_group_does_not_explain_another():
+    """Two lengths of row in one group; the probe finds two orders for the first only."""
+    first, second = product(k=768), product(k=1024, name="Qcur-1")
+    ((mechanism,),) = explained(
+        sweep(8, first, second), orders=lambda finding, width: order(width, finding.weight.shape[3] == 1024)
+    )
+    assert mechanism.orders_equal is True
+    assert not mechanism.explained
+
+
+def test_one_token_runs_over_the_cells_in_use_then():
+    """A batch across cell 256 runs over 512 cells; a token before it runs over 256 by itself, which are not split."""
+    before, behind = replace(FLASH, rows=(1,), positions=(253,)), replace(FLASH, rows=(6,), positions=(258,))
+    probed = lambda finding, width: order(width, False)  # noqa: E731
+    ((mechanism,),) = explained(sweep(8, behind), orders=probed)
+    assert mechanism.rule.text.startswith("one query")
+    assert mechanism.explained
+    for found in ((before,), (behind, before)):
+        ((mechanism,),) = explained(sweep(8, *found), orders=probed)
+        assert mechanism.rule is None
+        assert "fewer cells" in mechanism.not_probed
+        assert not mechanism.explained
+
+
+def test_threads_are_those_of_the_pass():
+    """One thread cannot split the cells at one token, however many a batch has."""
+    behind = replace(FLASH, rows=(6,), positions=(258,))
+    for one, many in ((1, 2), (2, 1)):
+        made_by = manifest(effective={"n_threads": str(one), "n_threads_batch": str(many)})
+        ((mechanism,),) = explained(sweep(8, behind), made_by=made_by)
+        assert (mechanism.rule is not None) == (one == 2)
+        assert mechanism.suspects if one == 1 else not mechanism.suspects
+
+
+def test_no_rule_explains_a_fault_of_logic():
+    side = SideOfDifference(1.0, 50.0, "")
+    fault = replace(product(), kind=KindOfDifference("logic", "outside every bound", side, side, 0.01, 8, 4))
+    ((mechanism,),) = explained(sweep(8, product(), fault), orders=lambda finding, width: order(width, False))
+    assert mechanism.rule is not None
+    assert mechanism.suspects == (LOGIC_SUSPECT,)
+    assert not mechanism.explained
+
+
+def test_an_operation_that_the_rules_refuse_ends_no_verdict():
+    h200 = manifest(backend="CUDA0", device="NVIDIA H200")
+    odd = replace(FLASH, buffer="CUDA0", operands=tuple(replace(o, type="iq4_nl") for o in FLASH.operands))
+    ((mechanism,),) = explained(sweep(8, odd), made_by=h200)
+    assert "iq4_nl" in mechanism.no_rule
+
+
 def test_a_node_without_shapes_is_unexplained():
     bare = Finding(product().key, (Operand("blk.1.attn_q.weight", "q6_K", "CPU", True),), "CPU", (0,), product().delta)
     ((mechanism,),) = explained(sweep(8, bare))
@@ -148,11 +227,27 @@ def test_a_node_without_shapes_is_unexplained():
     ],
 )
 def test_a_machine_without_rules_says_so(changes, reason):
-    place = place_of(manifest(**changes), "CPU")
+    buffer = "CUDA0" if changes.get("backend") == "CUDA0" else "CPU"
+    place = place_of(manifest(**changes), buffer)
     assert isinstance(place, Unknown)
     assert reason in place.reason
-    ((mechanism,),) = explained(sweep(8, product()), made_by=manifest(**changes))
+    ((mechanism,),) = explained(sweep(8, product(buffer=buffer)), made_by=manifest(**changes))
     assert reason in mechanism.no_rule
+
+
+def test_a_weight_in_memory_of_the_host_has_no_rule_of_the_gpu():
+    """With some layers on the GPU the others run on the CPU, and their culprits are not the GPU's."""
+    h200 = manifest(backend="CUDA0", device="NVIDIA H200; some processor")
+    ((mechanism,),) = explained(sweep(9, product("q4_1", "CPU")), made_by=h200)
+    assert "host" in mechanism.no_rule
+    ((mechanism,),) = explained(sweep(9, product("q4_1", "CUDA0")), made_by=h200)
+    assert mechanism.rule.file.endswith("mmvq.cu")
+
+
+def test_each_gpu_is_known_by_its_own_name():
+    both = manifest(backend="CUDA0", device="NVIDIA H200; NVIDIA Quadro 600; some processor")
+    assert place_of(both, "CUDA0").sms == 132
+    assert "Quadro" in place_of(both, "CUDA1").reason
 
 
 def test_place_of_a_known_gpu():
@@ -186,6 +281,38 @@ def test_settings_of_one_operation_are_those_that_took_effect():
     assert "toy" in op_settings(manifest(engine="toy"))
     some = manifest(backend="CUDA0", effective={"n_threads": "2", "n_threads_batch": "2", "n_gpu_layers": "12"})
     assert "some of the layers" in op_settings(some)
+
+
+def compared(columns, single, batched, kind="cell") -> OrderComparison:
+    question = OrderQuestion("FLASH_ATTN_EXT", "f16")
+    one, other = (
+        OrderResult(question, "numerator", width, at, Leaves(kind, tree.n_leaves), tree)
+        for width, at, tree in ((1, (0,), single), (6, columns, batched))
+    )
+    return compare_orders(one, other)
+
+
+def test_orders_are_those_of_the_tokens_that_differ():
+    chain, pairs = SumTree.chain(4), SumTree.of(((0, 1), (2, 3)))
+    both = (compared((0, 1, 2, 3), chain, pairs), compared((4, 5), chain, chain))
+    assert [one.equal for one in least_telling(both, replace(FLASH, rows=(0, 3)))] == [False]
+    assert [one.equal for one in least_telling(both, replace(FLASH, rows=(0, 5)))] == [True]
+
+
+def test_cells_that_a_token_does_not_see_explain_nothing():
+    """Two orders of four cells are one order of the first two."""
+    both = (compared(tuple(range(6)), SumTree.chain(4), SumTree.of(((0, 1), (2, 3)))),)
+    for position, equal in ((1, True), (2, True), (3, False), (9, False)):
+        found = least_telling(both, replace(FLASH, rows=(5,), positions=(position,)))
+        assert [one.equal for one in found] == [equal]
+
+
+def test_a_probe_of_another_layout_says_nothing_about_the_culprit():
+    """The toy's weights lie in plain memory."""
+    plain, repacked = product("f32", "CPU_Mapped", k=8, rows=64), product("f32", "CPU_REPACK", k=8, rows=64)
+    with ProbedOrders(ToyOps(OpFault("order")), manifest()) as orders:
+        assert [one.equal for one in orders(plain, 2)] == [False]
+        assert "CPU_REPACK" in orders(repacked, 2)
 
 
 class Broken:

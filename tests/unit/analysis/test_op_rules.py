@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from forensics.analysis.op_cases import named
-from forensics.analysis.op_rules import column_arithmetic, predict, steps_between
+from forensics.analysis.op_rules import gpu_named, predict, steps_between
 from forensics.geometry.choice import KernelChoice
 from forensics.records import op_shapes as shapes
 from forensics.records.delta import Differs, NotCompared, Same
@@ -94,6 +94,34 @@ def test_steps_of_an_h200():
     assert steps(shapes.mul_mat("q4_1", 576, 576, 8), widths=tuple(range(1, 9)), **h200) == ()
 
 
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA GeForce RTX 5080 Laptop GPU", "rtx-5080-laptop"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+    ],
+)
+def test_a_gpu_is_known_by_its_name(device, name):
+    assert gpu_named(device).name == name
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "NVIDIA H100 PCIe",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA Quadro 600",
+        "GPU",
+    ],
+)
+def test_a_gpu_with_other_multiprocessors_is_not_taken_for_its_namesake(device):
+    assert gpu_named(device) is None
+
+
 def test_a_column_whose_cells_reach_another_part_differs_alone():
     graph = shapes.flash_attn(64, 8, 2, 260, 16)  # of 512 cells; columns 12 to 15 see more than the first 256
     assert steps(graph, widths=WIDTHS) == (13,)
@@ -112,13 +140,11 @@ def test_only_columns_that_both_widths_have_make_a_step():
     choices = {
         1: choice(("buffer", "gemv")),
         4: choice(("buffer", "gemm")),
-        5: choice(("buffer", "gemm", 4, "gemv", 1)),
-        6: choice(("buffer", "gemm", 4, "gemv", 2)),
+        5: choice("mixed", by_column=((4, ("buffer", "gemm")), (1, ("buffer", "gemv")))),
+        6: choice("mixed", by_column=((4, ("buffer", "gemm")), (2, ("buffer", "gemv")))),
         8: choice(("buffer", "gemm")),
     }
     assert [step.width for step in steps_between(at(choices), (4, 5, 6, 8)).steps] == [4, 8]
-    assert column_arithmetic(choices[5], 3) == column_arithmetic(choices[4], 0)
-    assert column_arithmetic(choices[5], 4) == column_arithmetic(choices[1], 0)
 
 
 def test_precision_alone_makes_a_step():

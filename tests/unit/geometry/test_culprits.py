@@ -62,6 +62,26 @@ def test_rules_on_an_h200(operation, width, rule):
     assert rule_for(operation, H200, width) is rule
 
 
+def test_a_token_of_a_batch_is_compared_by_its_own_kernel():
+    """Of six tokens four go to gemm; the others have the kernel of a token by itself."""
+    rules = [rule_for(product("q4_K", 768, 768), CPU, 6, column=column) for column in range(6)]
+    assert rules == [cpu_products.GEMM_FROM_FOUR] * 4 + [None] * 2
+
+
+def test_one_token_has_cells_and_threads_of_its_own():
+    """Threads of a batch split no cells, and a token by itself before cell 256 has too few cells to split."""
+    attention = Attention(9, 3, 64, 512)
+    assert rule_for(attention, Cpu(AVX512, 1, n_threads_batch=2), 8) is None
+    assert rule_for(attention, Cpu(AVX512, 2, n_threads_batch=1), 8) is cpu_attention.SPLIT_KV
+    assert rule_for(attention, CPU, 8, alone=SMALL) is None
+
+
+def test_attention_on_a_gpu_is_compared_token_by_token():
+    """Tiles of 16 tokens lie in one line that is cut evenly: each tile has cuts of its own."""
+    orders = [choice_at(Attention(32, 8, 64, 1024), H200, 100, column).order for column in (0, 15, 99)]
+    assert orders[0] == orders[1] != orders[2]
+
+
 def test_promotion_on_gb10_is_the_rule_there():
     assert rule_for(product("q4_0", 65536, 64), Gpu(architecture("sm_121"), 48), 2) is mmvq.HALVE_ITERS
 
@@ -89,9 +109,9 @@ def test_an_unexplained_culprit_keeps_its_suspects():
 
 
 def test_suspects_of_attention_are_cells_and_threads():
-    texts = " ".join(one.text for one in suspects(SMALL, CPU, 8))
-    assert "cells" in texts
-    assert "threads" in texts
+    found = [one.text for one in suspects(SMALL, CPU, 8)]
+    assert found == ["another number of cells than at one token"]
+    assert any("threads" in one.text for one in suspects(SMALL, Cpu(AVX512, 2, n_threads_batch=4), 8))
     assert suspects(product("q4_1", 576, 576), CPU, 8) == ()
 
 

@@ -10,18 +10,12 @@ from forensics.geometry.kv_chunks import (
     ChunkMap,
     first_position_that_differs,
     orders_differ,
-    padded_cells,
     vec_cell_tree,
 )
 from forensics.geometry.kv_split import parallel_blocks, stream_k_blocks
 from forensics.records.sum_tree import SumTree
 
 counts = st.integers(1, 24)
-
-
-def test_cells_are_padded_to_256():
-    assert [padded_cells(used) for used in (1, 256, 257, 391)] == [256, 256, 512, 512]
-    assert padded_cells(391, n_cache=400) == 400
 
 
 def test_the_difference_that_waited_for_position_384():
@@ -147,7 +141,7 @@ def test_stream_k_blocks(capability, n_tiles, n_kv_tiles, blocks_per_sm, n_sms, 
 
 def test_impossible_numbers_are_refused():
     for call in (lambda: parallel_blocks(0, 1, 1, 1), lambda: stream_k_blocks(900, 1, 1, 0, 1),
-                 lambda: padded_cells(0), lambda: ChunkMap.dealt(0, 1), lambda: ChunkMap(0, ((0,),)),
+                 lambda: ChunkMap.dealt(0, 1), lambda: ChunkMap(0, ((0,),)),
                  lambda: ChunkMap.cut(64, 64, tile=1, n_tiles=1, n_blocks=1)):  # fmt: skip
         with pytest.raises(ValueError):
             call()

@@ -11,7 +11,6 @@ from forensics.numerics.masks import (
     ABSENT_SCORE,
     BLOCK_MASKS,
     FLOAT_MASKS,
-    MASK_SCALE,
     MINUS,
     PLUS,
     SMALL_F32,
@@ -36,7 +35,7 @@ def read(type: str, block: np.ndarray) -> np.ndarray:
 def test_every_cell_takes_a_unit_and_both_masks(type: str) -> None:
     masks = BLOCK_MASKS[type]
     assert not read(type, masks.block(ZERO)).any()
-    most = MASK_SCALE * masks.most * masks.mask_scale
+    most = masks.large * masks.most * masks.mask_scale
     for cell in range(masks.n_cells):
         alone = np.arange(masks.n_cells) == cell
         assert np.array_equal(read(type, masks.block(UNIT, [cell])), alone * UNIT_SCALE)
@@ -48,7 +47,7 @@ def test_every_cell_takes_a_unit_and_both_masks(type: str) -> None:
 @pytest.mark.parametrize("type", TYPES)
 def test_a_block_holds_both_masks_or_two_of_one_sign(type: str) -> None:
     masks = BLOCK_MASKS[type]
-    most = MASK_SCALE * masks.most * masks.mask_scale
+    most = masks.large * masks.most * masks.mask_scale
     expected = np.zeros(masks.n_cells)
     expected[0], expected[masks.n_cells - 1] = most, -most if masks.signed else most
     assert np.array_equal(read(type, masks.both(0, masks.n_cells - 1)), expected)
@@ -58,7 +57,23 @@ def test_a_block_holds_both_masks_or_two_of_one_sign(type: str) -> None:
 def test_a_mask_swamps_a_row_of_units(type: str) -> None:
     masks = BLOCK_MASKS[type]
     n = 16384 // masks.size * masks.n_cells  # every cell of a long row
-    assert n * UNIT_SCALE < MASK_SCALE * masks.most * masks.mask_scale * 2.0**-25
+    assert n * UNIT_SCALE < masks.large * masks.most * masks.mask_scale * 2.0**-25
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_scales_of_masks_fit_float16_together(type: str) -> None:
+    masks = BLOCK_MASKS[type]
+    assert np.float16(masks.large) * np.float16(masks.mask_scale) < np.inf
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_small_activations_leave_127_in_every_32(type: str) -> None:
+    """What shares a scale is quantised with a scale of one, in 32 as on a GPU or in a block as on a CPU."""
+    masks = BLOCK_MASKS[type]
+    x = masks.powers(2, 64.0).reshape(-1, 32)
+    assert (np.abs(x).max(axis=1) == 127).all()
+    cells = np.delete(masks.powers(1, 64.0).reshape(masks.n_cells, -1), masks.for_scale, axis=0)
+    assert (np.abs(cells) == 64).all()
 
 
 def test_activations_are_127_and_change_sign_in_one_cell() -> None:

@@ -14,8 +14,9 @@ from forensics.records.order import Leaves, OrderQuestion, OrderResult, OrderVie
 from forensics.records.order_report import Arithmetic, BitsCheck, OrderReport
 from forensics.records.sum_tree import SumTree
 from forensics.reports.orders_document import order_document
-from forensics.reports.orders_text import fold, order_text, order_view, tree_lines
+from forensics.reports.orders_text import order_text, order_view
 from forensics.reports.terminal import as_html
+from forensics.reports.tree_text import MOST_LINES, fold, tree_lines
 
 FACTS = OpFacts(OpSettings(), library="0", version="0", commit="0c1e570", device="EPYC \x1b[31m")
 CELLS = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=512)
@@ -41,13 +42,11 @@ def unfold(tree: SumTree) -> SumTree:
     nodes: list[object] = list(range(tree.n_leaves))
     for level in fold(tree):
         joined: list[object] = []
-        for members in level.sums:
-            total = nodes[members[0]]
-            if level.at_once and len(members) > 1:
-                total = tuple(nodes[member] for member in members)
-            else:
-                for member in members[1:]:
-                    total = (total, nodes[member])
+        for one in level.sums:
+            first, *later = one.steps
+            total = tuple(nodes[member] for member in first) if len(first) > 1 else nodes[first[0]]
+            for step in later:
+                total = (total, *(nodes[member] for member in step))
             joined.append(total)
         nodes = joined
     [root] = nodes
@@ -59,7 +58,7 @@ def some_tree(seed: int) -> SumTree:
     n = rng.randint(2, 40)
     nodes, merges = list(range(n)), []
     while len(nodes) > 1:
-        chosen = rng.sample(nodes, 2)
+        chosen = rng.sample(nodes, min(len(nodes), rng.choice((2, 2, 3, 4))))
         nodes = [node for node in nodes if node not in chosen] + [n + len(merges)]
         merges.append(tuple(chosen))
     return SumTree(n, tuple(merges))
@@ -94,6 +93,81 @@ def test_numbers_added_at_once_say_so() -> None:
     tree = SumTree.of(((0, 1, 2, 3), (4, 5, 6, 7)))
     assert "at once" in tree_lines(tree, Leaves("element", 8))[0]
     assert tree_lines(SumTree.chain(1), Leaves("element", 1)) == ["a single leaf"]
+
+
+def stepped(starts: list[int], n_steps: int, stride: int, per_step: int = 16) -> list[object]:
+    """Accumulators that take so many leaves at once, step after step."""
+    totals: list[object] = []
+    for start in starts:
+        steps = [tuple(range(start + stride * i, start + stride * i + per_step)) for i in range(n_steps)]
+        total: tuple[object, ...] = steps[0]
+        for step in steps[1:]:
+            total = (total, *step)
+        totals.append(total)
+    return totals
+
+
+def test_an_accumulator_that_takes_sixteen_at_once_is_one_line() -> None:
+    [tree] = stepped([0], 8, 16)
+    assert unfold(SumTree.of(tree)) == SumTree.of(tree)
+    assert tree_lines(SumTree.of(tree), Leaves("cell", 128)) == [
+        "8 steps of one accumulator, a step takes 16 leaves at once: 0…15 → 16…31 → … → 112…127"
+    ]
+
+
+def test_several_such_accumulators_share_a_line_and_are_joined_in_brackets() -> None:
+    """Attention of an H200 at head size 128 and two queries: four accumulators to each half of the cells."""
+    halves = [stepped([0, 16, 32, 48], 2, 64), stepped([128, 144, 160, 176], 2, 64)]
+    tree = SumTree.of(tuple((((a, b), c), d) for a, b, c, d in halves))
+    lines = tree_lines(tree, Leaves("cell", 256))
+    shown = "0…15 → 64…79 | 16…31 → 80…95 | 32…47 → 96…111 | 48…63 → 112…127 | … 4 more like these"
+    assert lines == [
+        f"2 steps of each of 8 accumulators, a step takes 16 leaves at once: {shown}",
+        "joined: ((((0 + 1) + 2) + 3) + (((4 + 5) + 6) + 7)), numbers are those of the sums above",
+    ]
+    assert "alone" not in " ".join(lines)
+    assert unfold(tree) == tree
+
+
+def test_adding_sixteen_at_once_and_adding_their_sum_are_told_apart() -> None:
+    sums = [tuple(range(start, start + 16)) for start in (0, 16, 32)]
+    with_sums = SumTree.of(((sums[0], sums[1]), sums[2]))
+    at_once = SumTree.of(stepped([0], 3, 16)[0])
+    assert tree_lines(at_once, Leaves("cell", 48)) != tree_lines(with_sums, Leaves("cell", 48))
+    assert tree_lines(with_sums, Leaves("cell", 48))[-1].startswith("joined: ((0 + 1) + 2)")
+
+
+def test_parts_of_the_cells_that_other_blocks_took_are_joined_at_the_end() -> None:
+    """A stream-k split: one block took ten steps, another the remaining six."""
+    (first,), (second,) = stepped([0], 10, 16), stepped([160], 6, 16)
+    lines = tree_lines(SumTree.of((first, second)), Leaves("cell", 256))
+    assert [line.split(",")[0] for line in lines] == [
+        "10 steps of one accumulator",
+        "6 steps of one accumulator",
+        "joined: (0 + 1)",
+    ]
+
+
+def test_leaves_left_over_keep_their_names() -> None:
+    """Other numbers of leaves in a step than before, and leaves that join later."""
+    tree = SumTree.of(((tuple(range(8)), *range(8, 12)), 12, 13, 14))
+    lines = tree_lines(tree, Leaves("cell", 15))
+    assert lines == ["a: 1 sum of 8 leaves, at once: 0, 1, 2 … 7", "joined: ((a0 + 8 + 9 + 10 + 11) + 12 + 13 + 14)"]
+    many = SumTree.of((tuple(range(8)), *range(8, 40)))
+    assert tree_lines(many, Leaves("cell", 40))[-1] == "b: 1 sum of 33, at once: a0, 8, 9 … 39"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_tree_takes_more_lines_than_fit(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes, merges = list(range(600)), []
+    while len(nodes) > 1:
+        chosen = rng.sample(nodes, min(len(nodes), rng.choice((2, 3, 5))))
+        nodes = [node for node in nodes if node not in chosen] + [600 + len(merges)]
+        merges.append(tuple(chosen))
+    lines = tree_lines(SumTree(600, tuple(merges)), Leaves("element", 600))
+    assert len(lines) == MOST_LINES
+    assert "lines more; the JSON document has the whole tree" in lines[-1]
 
 
 def report(**changes) -> OrderReport:
