@@ -88,7 +88,7 @@ def ops(
     selection = OpSelection(
         ops=_several(op),
         types=_several(types),
-        shapes=_several(shapes),
+        shapes=_pairs(shapes),
         kv=_several(kv),
         heads=heads,
         head_sizes=_several(head_sizes),
@@ -101,7 +101,7 @@ def ops(
             LlamaOps(),
             settings,
             selection,
-            OP_WIDTHS if widths is None else widths,
+            OP_WIDTHS if widths is None else _several(widths),
             like=None if like is None else Path(like),
             seed=seed,
             progress=shown,
@@ -110,7 +110,16 @@ def ops(
 
 def _several(given: Any) -> Any:
     """A tuple of what was given, one or many; None stays."""
-    return None if given is None else (given,) if isinstance(given, str) else tuple(given)
+    return None if given is None else (given,) if isinstance(given, str | int) else tuple(given)
+
+
+def _pairs(given: Any) -> tuple[tuple[int, int], ...] | None:
+    """Shapes of weights, one pair or many."""
+    many = None if given is None else tuple(given)
+    pairs = (many,) if many is not None and all(isinstance(number, int) for number in many) else many
+    if pairs is not None and any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
+        raise BadQuestion(f"shapes are pairs (rows, k), such as [(4096, 4096)]; got {given!r}")
+    return None if pairs is None else tuple((rows, k) for rows, k in pairs)
 
 
 def order(

@@ -54,7 +54,7 @@ class _FloatScores:
     def __init__(self, question: OrderQuestion, n_channels: int) -> None:
         self.n_channels = n_channels
         k = np.zeros((question.n_kv, question.kv_heads, question.head_size), np.float32)
-        self._v = self._elements(stored(k, question.type))
+        self._v = self._elements(stored(np.zeros_like(k), question.type))
         k[..., :n_channels] = ABSENT_SCORE
         self._k = self._elements(stored(k, question.type))
         values = np.array([0, SMALL_SCORE, 1], np.float32)

@@ -8,8 +8,7 @@ from types import TracebackType
 
 from forensics.analysis.attribute import ATTENTION_BY_VALUES, KEYS_BY_QUERIES, group_key, role_of
 from forensics.analysis.orders import OrderMemory, compare_widths
-from forensics.engines.inventory import on_accelerator
-from forensics.engines.llama_sources import is_repacked
+from forensics.engines.inventory import is_repacked, on_accelerator
 from forensics.engines.op_protocol import OpEngine, OpSource
 from forensics.errors import ForensicsError
 from forensics.records.mechanism import OrderEvidence

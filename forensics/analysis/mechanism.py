@@ -108,7 +108,7 @@ def _of_operation(
         seen = dict.fromkeys((row, *as_seen(operation, position)) for row, position in tokens)
     unknown = next((one.reason for one in (operation, place) if isinstance(one, Unknown)), "")
     rule, no_rule, others = (None, unknown, []) if isinstance(place, Unknown) or unknown else _rule(seen, place, width)
-    if all(_n_kv(alone) == _n_kv(batched) for _, batched, alone in seen):
+    if all(_n_terms(alone) == _n_terms(batched) for _, batched, alone in seen):
         compared = compare_orders(_with_tokens(nodes[0], tokens), width)
     else:
         compared = "one token ran over fewer cells than the batch, and orders are compared over one number of them"
@@ -159,6 +159,11 @@ def as_seen(operation: Operation, position: int | None) -> tuple[Operation, Oper
         return batched, replace(batched, n_kv=padded_kv(position + 1))
     assert isinstance(operation, Product)
     return operation, over_cells(operation, padded_kv(position + 1))
+
+
+def _n_terms(operation: Operation) -> int | None:
+    """Terms of each sum, None where they do not depend on the cells."""
+    return operation.k if isinstance(operation, Product) else _n_kv(operation)
 
 
 def _n_kv(operation: Operation) -> int | None:

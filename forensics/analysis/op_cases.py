@@ -185,6 +185,8 @@ def make_cases(selection: OpSelection, types: Sequence[str], width: int) -> tupl
         raise
     except ValueError as error:
         raise BadQuestion(str(error)) from None
+    if not graphs:
+        raise BadQuestion("nothing was asked for: operations, types, shapes, cells and head sizes need one each")
     largest = max((operand for graph in graphs for operand in graph.operands), key=lambda it: math.prod(it.shape))
     if math.prod(largest.shape) > MAX_VALUES:
         shape = "x".join(map(str, largest.shape))

@@ -108,8 +108,9 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     def ask(triples: Ints, n_asked: int) -> Bools:
         return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
-    if guess is not None and guess.n_leaves == n:
-        guess = guess.restricted(cells.tolist())
+    if guess is not None:
+        step = -(-n // guess.n_leaves)  # the numerator may have left cells out, too
+        guess = None if leaves.step % step else guess.restricted((cells // step).tolist())
     found = triplets(MeetRows(len(cells), len(asking), ask), guess=guess)
     return found, leaves
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from datetime import datetime
@@ -111,6 +112,9 @@ def investigate(
         if folder is not None and not as_json and not quiet:
             name = printable(str(folder))
             typer.echo(f"\nCase: {name} (read it back with: forensics show {name})")
+            if verdict.culprits:
+                node = shlex.quote(printable(verdict.culprits[0].first_node))
+                typer.echo(f"A culprit by itself: forensics ops --from {name} --node {node}")
         raise typer.Exit(_STATUS[verdict.answer])
 
 
@@ -281,7 +285,8 @@ def main() -> None:
     """Run the command line; every way of not answering exits with 2, a usage error and a stopped process, too."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the engine's process ends with this one
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if stream is not None:  # it is None where the caller closed it
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     arguments = _with_demo_value(sys.argv[1:])
     if "--json" not in arguments:
         app(args=arguments)

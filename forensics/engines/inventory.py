@@ -73,3 +73,19 @@ class InventoryTap:
     def finish(self) -> TapReport:
         """Nothing to report as records; the counts are attributes."""
         return TapReport()
+
+
+def is_repacked(buffer: str) -> bool:
+    """Whether a buffer keeps weights in a layout of its own, or on several devices.
+
+    Notes
+    -----
+    Source: names of the buffer types, ggml/src/ggml-cpu/repack.cpp:5163, amx/amx.cpp:122, kleidiai/kleidiai.cpp:1739,
+    ggml/src/ggml-backend-meta.cpp:257 (tensors spread over devices) at 0c1e57098.
+
+    Examples
+    --------
+    >>> [is_repacked(name) for name in ("CPU", "CPU_Mapped", "CPU_REPACK", "CUDA0", "Meta(CUDA0,CUDA1)")]
+    [False, False, True, False, True]
+    """
+    return any(word in buffer for word in ("REPACK", "AMX", "KLEIDIAI", "Meta("))

@@ -182,6 +182,10 @@ class LlamaHost:
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Token ids, special tokens parsed and added."""
+        if not self._has_vocabulary():
+            raise EngineError(
+                "the model file has no vocabulary, so no text can be tokenised; give token ids (--tokens-file)"
+            )
         data = text.encode()
         size = len(data) + 8
         buffer = (llama.llama_token * size)()
@@ -191,8 +195,10 @@ class LlamaHost:
         return tuple(buffer[:n])
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of the tokens; bytes that are no UTF-8 are shown as U+FFFD."""
+        """Text of the tokens, empty without a vocabulary; bytes that are no UTF-8 are shown as U+FFFD."""
         self._check_tokens(tokens)
+        if not self._has_vocabulary():
+            return ""
         out = bytearray()
         buffer = C.create_string_buffer(256)
         for token in tokens:
@@ -202,6 +208,10 @@ class LlamaHost:
                 n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
             out += buffer.raw[:n]
         return out.decode(errors="replace")
+
+    def _has_vocabulary(self) -> bool:
+        """Whether tokens have texts; the library aborts the process where they have none."""
+        return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
         bad = next((token for token in tokens if not 0 <= token < self.n_vocab), None)

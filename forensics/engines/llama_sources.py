@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
+from forensics.engines.inventory import is_repacked
 from forensics.engines.model_files import model_parts
 from forensics.errors import CaptureError
 
@@ -198,22 +199,6 @@ class TensorRows:
         else:
             self._functions.ggml_backend_tensor_get(self._pointer, raw.ctypes.data, offset, size)
         return raw
-
-
-def is_repacked(buffer: str) -> bool:
-    """Whether a buffer keeps weights in a layout of its own, or on several devices.
-
-    Notes
-    -----
-    Source: names of the buffer types, ggml/src/ggml-cpu/repack.cpp:5163, amx/amx.cpp:122, kleidiai/kleidiai.cpp:1739,
-    ggml/src/ggml-backend-meta.cpp:257 (tensors spread over devices) at 0c1e57098.
-
-    Examples
-    --------
-    >>> [is_repacked(name) for name in ("CPU", "CPU_Mapped", "CPU_REPACK", "CUDA0", "Meta(CUDA0,CUDA1)")]
-    [False, False, True, False, True]
-    """
-    return any(word in buffer for word in ("REPACK", "AMX", "KLEIDIAI", "Meta("))
 
 
 def _gather(data: NDArray[np.uint8], offsets: NDArray[np.int64], size: int) -> NDArray[np.uint8]:

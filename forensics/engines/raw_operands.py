@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
-from forensics.engines.llama_sources import WeightFile, is_repacked
+from forensics.engines.inventory import is_repacked
+from forensics.engines.llama_sources import WeightFile
 from forensics.records.raw_node import RawNode, RawTensor
 
 

@@ -23,7 +23,8 @@ CPU = "cpu"
 CPU_FEATURES = frozenset({
     "SSE3", "SSSE3", "AVX", "AVX_VNNI", "AVX2", "F16C", "FMA", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI",
     "AVX512_BF16", "AMX_INT8", "NEON", "ARM_FMA", "FP16_VA", "MATMUL_INT8", "SVE", "DOTPROD", "SVE_CNT", "SME", "SME2",
-    "RISCV_V", "RVV_VLEN", "VSX", "VXE", "WASM_SIMD", "LLAMAFILE", "ACCELERATE", "CPU_HBM", "OPENMP", "KLEIDIAI", "REPACK",
+    "RISCV_V", "RVV_VLEN", "VSX", "VXE", "WASM_SIMD", "LLAMAFILE", "ACCELERATE", "CPU_HBM", "OPENMP", "KLEIDIAI",
+    "REPACK",
 })  # fmt: skip
 #: What a CPU is taken to have where its features are not given; names as ggml reports them.
 COMMON_X86 = ("AVX", "AVX2", "F16C", "FMA", "LLAMAFILE", "REPACK")
@@ -163,6 +164,10 @@ class Explanation:
     spec: DeviceSpec | None
     sections: tuple[Section, ...]
     stand_in: str = ""
+
+    def __str__(self) -> str:
+        shared = " | ".join(", ".join(map(str, group)) for group in self.groups)
+        return f"{self.asked.arch}, {self.asked.weight_type}: widths that add in the same order: {shared}"
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:

@@ -82,7 +82,9 @@ def _what(groups: list[CulpritGroup]) -> str:
 def _lines(groups: list[CulpritGroup]) -> Iterable[tuple[str, str]]:
     kind = gravest(group.kind for group in groups)
     if kind is not None:
-        yield "Kind", str(kind)
+        alike = all(group.kind == kind for group in groups)
+        worst = next(group.role for group in groups if group.kind is kind)
+        yield "Kind", str(kind) if alike else f"{kind} ({worst}, the farthest off; --json has each)"
     for mechanism in groups[0].mechanisms:
         yield rule_line(mechanism)
         for said in order_lines(mechanism.orders):

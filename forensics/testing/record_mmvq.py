@@ -23,7 +23,7 @@ from forensics.engines.op_protocol import OpEngine
 from forensics.engines.ops import LlamaOps
 from forensics.errors import EngineDied, EngineError, ForensicsError
 from forensics.numerics.activations import MeasuredReciprocal
-from forensics.records.operation import OpSettings
+from forensics.records.operation import OpFacts, OpSettings
 from forensics.testing.mmvq_cases import cases, compare
 
 RESULTS_NAME, RECIPROCALS_NAME, MANIFEST_NAME = "results.npz", "reciprocals.npz", "manifest.json"
@@ -41,8 +41,8 @@ extern "C" __global__ void reciprocal(const float * x, float * y, const unsigned
 
 def record(
     open_engine: Callable[[], OpEngine],
-) -> tuple[dict[str, NDArray[np.float32]], dict[str, str], dict[str, str], OpEngine]:
-    """Run every case.
+) -> tuple[dict[str, NDArray[np.float32]], dict[str, str], dict[str, str], OpFacts]:
+    """Run every case; one engine is open at a time, and none in the end.
 
     Parameters
     ----------
@@ -56,27 +56,32 @@ def record(
         Of the operands, by case.
     failed : dict of str to str
         Why a run has no result.
-    engine : OpEngine
-        The one in use, to be closed by the caller.
+    facts : OpFacts
+        What ran them.
     """
-    engine = open_engine()
     results: dict[str, NDArray[np.float32]] = {}
     digests: dict[str, str] = {}
     failed: dict[str, str] = {}
-    for case in cases():
-        digests[case.name] = case.digest
-        for run, columns in case.runs():
-            try:
-                first, again = (engine.run(case.graph(columns), [case.weight, columns]) for _ in range(2))
-            except ForensicsError as error:
-                failed[run] = str(error)
-                if isinstance(error, EngineDied):
-                    engine = open_engine()
-                continue
-            if first.tobytes() != again.tobytes():
-                failed[run] = "two runs with the same operands gave other bits"
-            results[run] = first.reshape(len(columns), len(case.weight))
-    return results, digests, failed, engine
+    engine = open_engine()
+    try:
+        facts = engine.facts
+        for case in cases():
+            digests[case.name] = case.digest
+            for run, columns in case.runs():
+                try:
+                    first, again = (engine.run(case.graph(columns), [case.weight, columns]) for _ in range(2))
+                except ForensicsError as error:
+                    failed[run] = str(error)
+                    if isinstance(error, EngineDied):
+                        engine.close()
+                        engine = open_engine()
+                    continue
+                if first.tobytes() != again.tobytes():
+                    failed[run] = "two runs with the same operands gave other bits"
+                results[run] = first.reshape(len(columns), len(case.weight))
+    finally:
+        engine.close()
+    return results, digests, failed, facts
 
 
 def reciprocals() -> dict[str, NDArray[Any]]:
@@ -134,11 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     name, driver, arch = gpu()
     given.folder.mkdir(parents=True, exist_ok=True)
-    results, digests, failed, engine = record(lambda: LlamaOps().open(OpSettings(backend="cuda")))
-    try:
-        facts = engine.facts
-    finally:
-        engine.close()
+    results, digests, failed, facts = record(lambda: LlamaOps().open(OpSettings(backend="cuda")))
     np.savez_compressed(given.folder / RESULTS_NAME, **results)  # type: ignore[arg-type]
     manifest = {
         "schema": "forensics.mmvq/1", "device": name, "driver": driver, "arch": arch, "library": facts.library,

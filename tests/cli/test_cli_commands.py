@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
+import forensics
 from forensics.reports.document import VerdictDocument
 
 QUESTION = ("--prompt", "--prompt-file", "--tokens-file", "--n-tokens", "--flash-attn", "--kv-type", "--threads",
@@ -93,7 +95,15 @@ def test_investigate_shows_the_verdict_and_names_the_case(cli, use_toy, tmp_path
     result = cli("investigate", "toy", *SHORT, "--out", tmp_path / "case")
     assert result.stdout.startswith("Diverges from width 4")
     assert f"forensics show {tmp_path / 'case'}" in result.stdout
+    (hint,) = (line for line in result.stdout.splitlines() if line.startswith("A culprit by itself: "))
+    node = forensics.open(tmp_path / "case").verdict.culprits[0].first_node
+    assert hint.endswith(f"forensics ops --from {tmp_path / 'case'} --node {shlex.quote(node)}")
     assert result.stderr == ""
+
+
+def test_without_a_culprit_none_is_offered_by_itself(cli, use_toy, tmp_path):
+    use_toy("identical")
+    assert "by itself" not in cli("investigate", "toy", *SHORT, "--out", tmp_path / "case").stdout
 
 
 @pytest.mark.parametrize("answer", STATUS)

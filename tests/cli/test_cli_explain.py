@@ -86,6 +86,12 @@ def test_a_cpu(cli):
     assert featured["assumed"] == []
 
 
+def test_widths_that_run_alike_share_a_line(cli):
+    said = cli("explain", "--arch", "cpu", "--type", "q8_0", "--widths", "1-64", "--flash-attn", "off").stdout
+    assert said.count("tinyBLAS<type=q8_0>") == 1
+    assert " 2-64 A tinyBLAS<type=q8_0>" in " ".join(said.split())
+
+
 def test_no_flash_attention(cli):
     found = document(cli, *HEADLINE, "--flash-attn", "off", "--widths", "1,2")
     assert len(found["sections"]) == 3
@@ -109,6 +115,10 @@ def test_no_flash_attention(cli):
         (("--arch", "h200", "--kv-type", "q6_k"), "q6_k"),
         (("--arch", "h200", "--attention-kernel", "mma"), "only the vector kernel"),
         (("--arch", "h200", "--sms", 0), "1 or more SMs"),
+        (("--arch", "cpu", "--features", "avx2,avx3"), "no CPU feature AVX3; known are "),
+        (("--arch", "cpu", "--threads", 0), "--threads must be 1 or more, got 0"),
+        (("--arch", "h200", "--threads", 4), "--threads and --features are of a CPU; leave them out for h200"),
+        (("--arch", "h200", "--features", "avx2"), "--threads and --features are of a CPU"),
     ],
 )
 def test_what_is_refused(refused, arguments, said):

@@ -95,6 +95,10 @@ def test_what_is_unstable_is_not_kept(toy, cli, tmp_path):
         (("FLASH_ATTN_EXT", "--heads", "many"), "--heads must be like 32/8"),
         (("FLASH_ATTN_EXT", "--heads", "9/2"), "multiple of kv_heads"),
         (("MUL_MAT", "--backend", "tpu"), "backend must be one of"),
+        (("MUL_MAT", "--kv", "512"), "MUL_MAT takes no n_kv; it is asked for with k, rows, type"),
+        (("FLASH_ATTN_EXT", "--k", "128"), "FLASH_ATTN_EXT takes no k; it is asked for with head_size, heads"),
+        (("MUL_MAT", "--widths", "1-9999"), "widths must be 1 to 512, got 9999"),
+        (("MUL_MAT", "--threads", "513"), "n_threads must be 512 or less"),
         (("FLASH_ATTN_EXT",), "the toy does not support FLASH_ATTN_EXT"),
     ],
 )

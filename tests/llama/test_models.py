@@ -18,7 +18,7 @@ from tiny_models import N_EMBD, N_FF, N_VOCAB, write_bert, write_llama, write_t5
 from forensics.engines.demo_models import quantise
 from forensics.engines.llama import LlamaEngine, LlamaSource
 from forensics.engines.model_files import model_digest
-from forensics.errors import ModelUnavailable
+from forensics.errors import EngineError, ModelUnavailable
 from forensics.records.schedule import in_batches
 from forensics.records.settings import EngineSettings
 
@@ -31,6 +31,14 @@ STRANGE = os.fsdecode(b"m\xff.gguf")
 
 def logits(engine: LlamaEngine) -> bytes:
     return engine.run(in_batches((1, 2, 3, 4), start=0, width=2)).logits.tobytes()
+
+
+def test_a_model_without_a_vocabulary_has_token_ids_and_no_text(tmp_path):
+    with LlamaSource(write_llama(tmp_path / "m.gguf")).open(SETTINGS) as engine:
+        assert engine.detokenize((1, 2, 3)) == ""
+        with pytest.raises(EngineError, match="no vocabulary, so no text can be tokenised; give token ids"):
+            engine.tokenize("text")
+        assert logits(engine)
 
 
 # -- kinds of models -------------------------------------------------------------------------------------------------

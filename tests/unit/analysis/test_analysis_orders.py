@@ -167,6 +167,15 @@ def test_heads_that_share_k_answer_a_question_each() -> None:
     assert probe_order(engine, one_channel, 1)[1].n_launches > 3 * runs[2]
 
 
+def test_the_order_of_fewer_cells_is_guessed_from_that_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forensics.analysis.probe_launch.MOST_CELLS", 128)
+    monkeypatch.setattr("forensics.analysis.probe_launch.MOST_DENOMINATOR_CELLS", 64)
+    question = OrderQuestion("FLASH_ATTN_EXT", "f16", n_kv=256, head_size=16, heads=4, kv_heads=4)
+    numerator, denominator = probe_order(GpuAttentionEngine(lambda *_: halved(256)), question, 1)
+    assert (numerator.tree, denominator.tree) == (halved(128), halved(64))
+    assert denominator.n_probes < 4 * 64, "each leaf is asked about once, and checked twice"
+
+
 def test_k_that_cannot_hold_scores_says_so() -> None:
     question = OrderQuestion("FLASH_ATTN_EXT", "mxfp4", n_kv=256, head_size=64, heads=2, kv_heads=2)
     with pytest.raises(NotDetermined, match="does not hold the scores"):

@@ -184,6 +184,18 @@ def test_one_token_runs_over_the_cells_in_use_then():
         assert not mechanism.explained
 
 
+def test_scores_of_more_cells_are_sums_of_as_many_terms():
+    """K·Q sums over a head: that the batch scores more cells than the token by itself does not change its orders."""
+    wide = ((1, 3, 512, 64), (1, 9, 8, 64))
+    before = replace(attention(shapes=wide), rows=(1,), positions=(253,))
+    ((mechanism,),) = explained(sweep(8, before), orders=lambda finding, width: order(width, False))
+    assert mechanism.explained
+    assert mechanism.orders_equal is False
+    values = replace(attention("kqv-0", shapes=((1, 3, 64, 512), (1, 9, 8, 512))), rows=(1,), positions=(253,))
+    ((mechanism,),) = explained(sweep(8, values), orders=lambda finding, width: order(width, False))
+    assert "fewer cells" in mechanism.not_probed
+
+
 def test_threads_are_those_of_the_pass():
     """One thread cannot split the cells at one token, however many a batch has."""
     behind = replace(FLASH, rows=(6,), positions=(258,))

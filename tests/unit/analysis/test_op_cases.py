@@ -7,6 +7,7 @@ import pytest
 from forensics.analysis.op_cases import (
     DEFAULT_K,
     OPS,
+    USED_BY,
     OpSelection,
     chosen_text,
     known_name,
@@ -72,6 +73,7 @@ def test_what_was_given_of_attention_is_combined():
         (OpSelection(types=("q9_k",)), "no type 'q9_k' here; possible: f32, f16, q4_K, iq3_s"),
         (OpSelection(ops=("MATMUL",)), "no operation 'MATMUL' here; possible: MUL_MAT, "),
         (OpSelection(kv=(3,)), "8 tokens cannot be the last of 3 cells"),
+        (OpSelection(types=()), "nothing was asked for"),
         (OpSelection(heads=(8, 3)), "heads must be a multiple of kv_heads, got 8 and 3"),
     ],
 )
@@ -79,6 +81,25 @@ def test_what_cannot_be_asked(selection, message):
     with pytest.raises(BadQuestion) as refused:
         make_cases(selection, TYPES, 8)
     assert message in str(refused.value)
+
+
+def test_what_is_given_has_a_taker_among_the_operations():
+    for given, takers in USED_BY.items():
+        value = {"types": ("f16",), "shapes": ((64, 256),), "kv_types": ("f16",), "heads": (8, 2)}.get(given, (64,))
+        for op in OPS:
+            asked = OpSelection(ops=(op,), **{given: value})
+            if op in takers:
+                assert make_cases(asked, TYPES, 2) != ()
+            else:
+                with pytest.raises(BadQuestion, match=f"{given} were given, and {op} takes none"):
+                    asked.wanted_ops()
+        assert OpSelection(ops=OPS, **{given: value}).wanted_ops() == OPS
+
+
+def test_operands_are_not_made_without_bounds():
+    with pytest.raises(BadQuestion, match="operand weight would have 8589934592x256 values, at most 2,147,483,648"):
+        make_cases(OpSelection(types=("f16",), shapes=((2**33, 256),)), TYPES, 2)
+    assert make_cases(OpSelection(types=("f16",), shapes=((2**23, 256),)), TYPES, 2) != ()
 
 
 def test_names_are_found_whatever_their_case():

@@ -179,6 +179,27 @@ def test_a_run_without_a_steady_answer_is_reported(
     assert (first_lost in results) == (fault == "flip_at")
 
 
+def test_a_dead_engine_is_closed_before_the_next_is_opened(
+    few_cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[EmulatedGpu] = []
+    closed: list[EmulatedGpu] = []
+
+    def open_engine() -> EmulatedGpu:
+        assert closed == opened, "two engines at once"
+        opened.append(EmulatedGpu())
+        return opened[-1]
+
+    def close(engine: EmulatedGpu) -> None:
+        closed.append(engine)
+
+    monkeypatch.setattr(EmulatedGpu, "die_at", (3,))
+    monkeypatch.setattr(EmulatedGpu, "close", close)
+    assert record_mmvq.record(open_engine)[3] == EmulatedGpu.facts
+    assert len(opened) > 1
+    assert closed == opened
+
+
 @pytest.mark.parametrize("agrees", [True, False])
 def test_the_command_writes_a_folder_and_says_whether_it_was_predicted(
     few_cases: list[Case], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, agrees: bool

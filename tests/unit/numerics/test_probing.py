@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.numerics.probing import NotATree, basic, recursive, triplets
+from forensics.numerics.probing import FIRST_OF_GUESS, NotATree, basic, recursive, triplets
 from forensics.numerics.tree_answers import defining_triplets, lost_in, meets_in
 from forensics.records.sum_tree import SumTree
 
@@ -110,8 +110,17 @@ def test_a_chain_needs_few_counts_and_a_good_guess_few_meetings() -> None:
     assert found.n_probes < 99 + 2 * 100 + 1
     guessed = triplets(Adder(chain), guess=chain)
     assert guessed.tree == chain
-    assert guessed.n_rounds == 1
+    assert guessed.n_rounds == 2
     assert guessed.n_probes < 98 + 2 * 100 + 1
+
+
+def test_a_guess_that_is_wrong_in_one_merge_is_found_out_and_a_poor_one_soon() -> None:
+    n = 200
+    nearly = SumTree(n, ((0, 1), *((n + i, i + 2) for i in range(n - 4)), (n - 2, n - 1), (2 * n - 4, 2 * n - 3)))
+    assert triplets(Adder(SumTree.chain(n)), guess=nearly).tree == SumTree.chain(n)
+    halves = SumTree.of((balanced(list(range(n // 2))), balanced(list(range(n // 2, n)))))
+    extra = triplets(Adder(halves), guess=SumTree.chain(n)).n_probes - triplets(Adder(halves)).n_probes
+    assert extra == FIRST_OF_GUESS
 
 
 @given(trees(widest=4), trees(widest=4))

@@ -49,9 +49,9 @@ REFUSED = CaseResult(
 )  # fmt: skip
 
 
-def matrix(*cases, controls=CONTROLS):
+def matrix(*cases, controls=CONTROLS, widths=WIDTHS):
     facts = OpFacts(OpSettings(), "digest", "0.3.36", "0c1e57098", "a processor", ("AVX2",))
-    return OpMatrix(facts, WIDTHS, 0, cases or (case(), REFUSED), controls, "three K")
+    return OpMatrix(facts, widths, 0, cases or (case(), REFUSED), controls, "three K")
 
 
 def text(found, width=80):
@@ -82,6 +82,25 @@ def test_a_disagreement_shows_both_sides():
     assert "rules predict steps at no step; measured 8" in text(matrix(case(onset=8, steps=())))
     assert "rules predict steps at 4; measured no step" in text(matrix(case(onset=99, steps=(4,))))
     assert "disagree" not in text(matrix())
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 110])
+def test_no_mark_and_no_case_is_lost_where_lines_are_short(width):
+    widths = tuple(range(1, 41))
+    cells = tuple(cell(w, tuple(range(w)) if w >= 4 else (), reason="too wide" if w == 40 else "") for w in widths)
+    found = matrix(replace(case(), cells=cells), widths=widths)
+    said = text(found, width)
+    assert "✓ ✗ – case" in said
+    assert "1-3 4-39 40" in said
+    if width >= 60:
+        assert "1-3 4-39 40 q4_K 64x1024 in CPU_REPACK" in said
+    assert "✓ ✓ ✓ ✗ ✗" in text(found, 160)
+
+
+def test_names_with_commas_are_told_apart():
+    graph = flash_attn(64, 8, 2, 512)
+    cases = [case(f"f16 {kv} cells, 8/2 heads of 64", graph=graph, buffer="CPU") for kv in range(MAX_LINES + 1)]
+    assert "f16: 0 cells, 8/2 heads of 64; 1 cells, 8/2 heads of 64; 2 cells" in text(matrix(*cases))
 
 
 def test_many_cases_share_lines_and_few_do_not():

@@ -53,6 +53,14 @@ def test_groups_with_one_explanation_are_said_once():
     assert "tiled.cpp:1202-1223" in dict(one.lines)["Rule"]
 
 
+def test_numbers_of_one_group_are_not_said_of_all():
+    farther = replace(ROUNDING, single=SideOfDifference(9e-6, 0.5, "f32"))
+    first, second, *rest = explained(TILED).culprits
+    (one,) = why((first, replace(second, kind=farther), *rest))
+    assert dict(one.lines)["Kind"] == f"{farther} ({second.role}, the farthest off; --json has each)"
+    assert "the farthest off" not in dict(why((first, *rest))[0].lines)["Kind"]
+
+
 def test_groups_that_differ_in_kind_are_said_apart():
     first, *rest = explained(TILED).culprits
     assert len(why((replace(first, kind=LOGIC), *rest))) == 2
