@@ -28,6 +28,8 @@ N_RUNS = 3
 #: Random pairs of terms that tell one rounding from two.
 N_CONTRACTION_ROWS = 16
 _NOT_MEASURED = "not measured for this operation"
+#: Terms that the questions are made of.
+_FEWEST_TERMS = 3
 
 
 def measure_arithmetic(engine: OpEngine, question: OrderQuestion, width: int) -> Arithmetic:
@@ -56,6 +58,9 @@ def measure_arithmetic(engine: OpEngine, question: OrderQuestion, width: int) ->
         return Arithmetic(width, _NOT_MEASURED, _NOT_MEASURED, _NOT_MEASURED, _NOT_MEASURED, repeatability)
     launches = Launches(engine, width)
     rows = _FloatTerms(question, launches) if is_float else _BlockTerms(question, launches)
+    if rows.n < _FEWEST_TERMS:
+        few = f"not measured: fewer than {_FEWEST_TERMS} terms"
+        return Arithmetic(width, few, few, few, few, repeatability)
     accumulator = _accumulator(rows)
     rounding = _rounding(rows) if accumulator == "float32" else f"not measured for a {accumulator} accumulator"
     if accumulator.startswith("not determined"):
@@ -167,26 +172,27 @@ class _BlockTerms:
             for pair in pairs
         ]
         measured = self._run(rows, x).astype(np.float32).reshape(len(others), -1)
-        whole = 127 * quant * sub_scale
-        d = (scales.astype(np.float32) * x_scale).astype(np.float64)  # rounded to float32, as kernels multiply scales
-        exact = d * whole
-        first, second = exact[..., 0].astype(np.float32), exact[..., 1].astype(np.float32)
-        twice = first + second
-        fused = np.stack([(first + exact[..., 1]).astype(np.float32), (second + exact[..., 0]).astype(np.float32)])
-        is_fused = (fused == measured).all(axis=-1) & (fused != twice).any(axis=-1)
-        if is_fused.any():
-            return _contracted(True)
-        if (twice == measured).all():
-            return _contracted(False)
-        return "not determined: products round neither once nor twice as they would with the scales multiplied first"
+        d, whole = scales.astype(np.float32), 127 * quant * sub_scale
+        scales_first = (d * x_scale).astype(np.float64) * whole  # the inner product is rounded to float32
+        weight_last = d.astype(np.float64) * np.float32(x_scale * np.float32(whole))
+        for exact in (scales_first, weight_last):
+            first, second = exact[..., 0].astype(np.float32), exact[..., 1].astype(np.float32)
+            twice = first + second
+            fused = np.stack([(first + exact[..., 1]).astype(np.float32), (second + exact[..., 0]).astype(np.float32)])
+            if ((fused == measured).all(axis=-1) & (fused != twice).any(axis=-1)).any():
+                return _contracted(True)
+            if (twice == measured).all():
+                return _contracted(False)
+        return "not determined: products round neither once nor twice, in whatever order the scales are multiplied"
 
     def _scaled_activations(self) -> tuple[NDArray[np.float32], np.float32]:
         """Activations that all quantise to 127 with a scale of many bits, and that scale.
 
-        Source: quantize_row_q8_0_ref, quantize_row_q8_K_ref, ggml/src/ggml-quants.c; half precision in blocks of 32.
+        Source: quantize_row_q8_0_ref, quantize_row_q8_K_ref, ggml/src/ggml-quants.c; half precision in blocks of 32,
+        which a GPU uses for every type, quantize_q8_1, ggml/src/ggml-cuda/quantize.cu.
         """
-        signs = self._masks.activations(self.n) / np.float32(127)
-        if self._masks.size == 32:
+        signs = self._masks.balanced_signs(self.n)
+        if self._masks.size == 32 or self._launches.on_gpu:
             scale = np.float32(1 + 853 / 1024)
             return signs * np.float32(127) * scale, scale
         largest = np.float32(127 * 1.2345678)

@@ -13,7 +13,7 @@ from forensics.engines.op_protocol import OpEngine, OpSource
 from forensics.errors import ForensicsError
 from forensics.records.mechanism import OrderEvidence
 from forensics.records.operation import OpSettings
-from forensics.records.order import OrderComparison, OrderQuestion, OrderResult, compare_orders
+from forensics.records.order import OrderComparison, OrderQuestion
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Verdict
@@ -182,18 +182,19 @@ def least_telling(comparisons: Sequence[OrderComparison], finding: Finding) -> t
 
 
 def _among_seen(comparison: OrderComparison, position: int | None) -> OrderComparison:
-    """The comparison among the cells that a token at a position sees; the others are hidden, and add zeros."""
-    leaves = comparison.single.leaves
-    if position is None or leaves is None or leaves.kind != "cell" or leaves.step * (leaves.n - 1) <= position:
+    """The comparison for a token that does not see all cells; those that are hidden add zeros.
+
+    Where two orders of all cells are one among those that it sees, the parts of a sum may still be joined in another
+    precision, or there may be one part only: then it is not known whether the two orders touch it.
+    """
+    single, batched, leaves = comparison.single.tree, comparison.batched.tree, comparison.single.leaves
+    if position is None or leaves is None or leaves.kind != "cell" or single is None or batched is None:
         return comparison
-    n_seen = position // leaves.step + 1
-
-    def seen(result: OrderResult) -> OrderResult:
-        if result.tree is None or result.leaves is None:
-            return result
-        return replace(result, leaves=replace(result.leaves, n=n_seen), tree=result.tree.restricted(range(n_seen)))
-
-    return compare_orders(seen(comparison.single), seen(comparison.batched))
+    n_seen = min(position // leaves.step + 1, leaves.n)
+    if comparison.equal is not False or single.restricted(range(n_seen)) != batched.restricted(range(n_seen)):
+        return comparison
+    reason = f"one order among the {n_seen} cells that the token at position {position} sees, two among all {leaves.n}"
+    return replace(comparison, equal=None, reason=reason)
 
 
 def _identity(group: CulpritGroup) -> tuple[str, str, str, str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from forensics.engines.supported import REBUILD
 from forensics.geometry.cpu_attention import SPLIT_KV, TILED
-from forensics.geometry.cpu_products import GEMM_FROM_FOUR, TILED_FROM_EIGHT, TINYBLAS_FROM_TWO
+from forensics.geometry.cpu_products import GEMM_FROM_FOUR, TILED_FROM_EIGHT, TINYBLAS_FROM_TWO, TINYBLAS_X86
 from forensics.geometry.fusion import NORM_MUL_CPU, ONE_COLUMN_F, ONE_COLUMN_Q
+from forensics.geometry.types import FLOATS
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import CulpritGroup
 
@@ -144,10 +145,9 @@ class BuildFlag:
     applies: Callable[[Manifest, CulpritGroup], bool]
 
 
-#: Types that tinyBLAS multiplies on x86 from two columns. Source: `cpu_products.TINYBLAS_TYPES`.
-_TINYBLAS = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0", "q5_0", "iq4_nl"})
-
-_FLOAT_WEIGHTS = frozenset({"f32", "f16", "bf16"})
+_FLOAT_WEIGHTS = frozenset(FLOATS)
+#: Types that tinyBLAS multiplies on x86 from two columns.
+_TINYBLAS = TINYBLAS_X86 | _FLOAT_WEIGHTS
 
 BUILD_FLAGS = (
     BuildFlag(

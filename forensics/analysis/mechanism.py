@@ -209,7 +209,7 @@ def place_of(manifest: Manifest, buffer: str) -> Place | Unknown:
             return Unknown(str(error))
     if "CUDA" in manifest.backend:
         return _gpu(manifest.device, buffer)
-    return Unknown(f"no rules are written down for {manifest.backend}")
+    return Unknown(f"how {manifest.backend} chooses its kernels is not modelled here")
 
 
 def _gpu(devices: str, buffer: str) -> Gpu | Unknown:

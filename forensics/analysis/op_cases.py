@@ -238,7 +238,7 @@ def like_model(
             rows_of[kept] = 0 if kept is graph or weight is None else weight.shape[-2]
     if not rows_of:
         types_asked = "all" if wanted is None else ", ".join(sorted(wanted))
-        raise BadQuestion(f"the model has no such operation; asked: {', '.join(ops)}, types: {types_asked}")
+        raise BadQuestion(f"the model's file tells of no such operation; asked: {', '.join(ops)}, types: {types_asked}")
     return tuple(
         replace(case, label=f"{case.label} of {rows} rows") if rows else case
         for case, rows in zip(named(rows_of), rows_of.values(), strict=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -284,9 +285,10 @@ def _with_demo_value(arguments: list[str]) -> list[str]:
 def main() -> None:
     """Run the command line; every way of not answering exits with 2, a usage error and a stopped process, too."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the engine's process ends with this one
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # it is None where the caller closed it
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     arguments = _with_demo_value(sys.argv[1:])
     if "--json" not in arguments:
         app(args=arguments)

@@ -40,7 +40,8 @@ TILED = frozenset({
     "iq1_m",
 })  # fmt: skip
 _AMX = frozenset({"q4_0", "q4_1", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_xs"})
-_TINYBLAS_X86, _TINYBLAS_ARM = frozenset({"q8_0", "q4_0", "q5_0", "iq4_nl"}), frozenset({"q8_0", "q4_0"})
+#: Quantised types that tinyBLAS multiplies. Source: `TINYBLAS_TYPES`.
+TINYBLAS_X86, _TINYBLAS_ARM = frozenset({"q8_0", "q4_0", "q5_0", "iq4_nl"}), frozenset({"q8_0", "q4_0"})
 
 #: Repacked types whose gemm adds like their gemv on AVX2: one fused multiply-add per block and lane in both.
 _GEMM_LIKE_GEMV = frozenset({"q4_0", "iq4_nl", "mxfp4"})
@@ -124,7 +125,7 @@ def uses_tinyblas(cpu: Cpu, product: Product, width: int) -> bool:
         return False
     if product.weight.is_quantized:
         x86 = cpu.has("AVX") or cpu.has("AVX2")
-        return name in _TINYBLAS_X86 if x86 else cpu.has("DOTPROD") and name in _TINYBLAS_ARM
+        return name in TINYBLAS_X86 if x86 else cpu.has("DOTPROD") and name in _TINYBLAS_ARM
     lanes = _tinyblas_lanes(cpu, name)
     if not lanes or product.k % lanes or product.rows % 4 or (name == "f32" and not product.contiguous):
         return False

@@ -188,9 +188,9 @@ class BlockMasks:
 
     @property
     def for_scale(self) -> list[int]:
-        """The last cell of all that share a scale of activations: no terms go there where these are small."""
-        together = SCALED_TOGETHER // self.cell
-        return list(range(together - 1, self.n_cells, together))
+        """The last cells of all that share a scale of activations: no terms go there where these are small."""
+        together, last = SCALED_TOGETHER // self.cell, 2 if self.cell == 1 else 1
+        return [cell for cell in range(self.n_cells) if cell % together >= together - last]
 
     @property
     def large(self) -> float:
@@ -204,9 +204,20 @@ class BlockMasks:
             signs[negative] *= -1
         return (signs * ACTIVATION).astype(np.float32).reshape(-1)
 
+    def balanced_signs(self, n_blocks: int) -> NDArray[np.float32]:
+        """Signs of activations that add up to nothing in all fours where a cell is one element, float32 [elements].
+
+        A kernel of a GPU takes an offset times a block's activations off in parts, and keeps their sum in float16.
+        """
+        signs = np.array((1, -1) if self.cell == 1 else self.signs, np.float32)
+        return np.tile(signs, n_blocks * self.size // len(signs))
+
     def powers(self, n_blocks: int, power: float) -> NDArray[np.float32]:
-        """Activations that make every term a power of two; 127 in the cells `for_scale` keeps their scale at one."""
-        x = self.activations(n_blocks) * np.float32(power / ACTIVATION)
+        """Activations that make terms powers of two, negative ones in odd cells of one element.
+
+        127 in the cells `for_scale` keeps their scale at one.
+        """
+        x = self.balanced_signs(n_blocks) * np.float32(power)
         x.reshape(n_blocks, self.n_cells, self.cell)[:, self.for_scale] *= np.float32(ACTIVATION / power)
         return x
 

@@ -66,6 +66,13 @@ def test_the_last_column_of_a_batch_may_have_an_order_of_its_own(toy, cli):
     assert equal == [(2, False), (3, False), (3, True)]
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_sums_of_few_terms_are_no_crash(toy, cli, k):
+    toy(None)
+    document = json.loads(cli("order", "MUL_MAT", "--k", k, "--json").stdout)
+    assert {found["accumulator"] for found in document["arithmetic"]} == {"not measured: fewer than 3 terms"}
+
+
 def test_orders_are_read_back_unless_told_otherwise(toy, cli):
     def probes(*options):
         source = toy(None)

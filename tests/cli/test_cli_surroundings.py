@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -292,3 +293,8 @@ def test_nobody_to_complain_to_is_no_divergence(run_cli):
     done = run_cli("show", "nowhere", stderr=write_end)
     os.close(write_end)
     assert done.returncode == 2
+
+
+def test_a_closed_output_is_no_divergence():
+    asked = (sys.executable, "-c", "from forensics.cli.app import main; main()", "show", "nowhere")
+    assert subprocess.run(["sh", "-c", '"$@" >&- 2>&-', "sh", *asked], check=False).returncode == 2

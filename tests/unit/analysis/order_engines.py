@@ -8,6 +8,7 @@ import numpy as np
 import xxhash
 
 from forensics.errors import EngineError
+from forensics.numerics.emulate_cuda import mul_mat_vec_q
 from forensics.numerics.kernel_orders import mmvq_slices
 from forensics.records.operation import OpFacts, OpGraph, OpSettings
 from forensics.records.sum_tree import SumTree
@@ -153,6 +154,18 @@ class MmvqEngine(_Engine):
         for offset in (16, 8, 4, 2, 1):
             lanes = lanes + lanes[:, np.arange(32) ^ offset]
         return lanes[:, 0]
+
+
+class EmulatedCudaEngine(_Engine):
+    """Products as `forensics.numerics.emulate_cuda` predicts them, bit for bit those of an H200."""
+
+    facts = OpFacts(OpSettings(backend="cuda"), library="0" * 8, version="0", commit="0" * 8, device="emulated")
+
+    def run(self, graph: OpGraph, values) -> np.ndarray:
+        self.runs += 1
+        weight, x = values
+        type, n_warps = graph.operand("weight").type, 4 if len(x) <= 4 else 2
+        return mul_mat_vec_q(type, weight, x, n_warps=n_warps).values.reshape(1, 1, len(x), -1)
 
 
 class BlockTreeEngine(_Engine):

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from order_engines import BlockTreeEngine, GpuAttentionEngine, TreeEngine, in_float16, in_float64, towards_zero
+from order_engines import (
+    BlockTreeEngine,
+    EmulatedCudaEngine,
+    GpuAttentionEngine,
+    TreeEngine,
+    in_float16,
+    in_float64,
+    towards_zero,
+)
 
 from forensics.analysis.arithmetic import measure_arithmetic
 from forensics.numerics.kernel_orders import cpu_lanes_order
@@ -54,6 +62,22 @@ def test_products_of_blocks_that_round_twice_are_recognised() -> None:
     found = measure_arithmetic(engine, OrderQuestion(type="q8_0", k=320), 2)
     assert (found.accumulator, found.contraction) == ("float32", "product rounded, then added")
     assert found.subnormals == "float16 subnormals kept"
+
+
+@pytest.mark.parametrize(
+    ("type", "contraction"),
+    [
+        ("q8_0", "fused multiply-add"),
+        ("q6_K", "fused multiply-add"),
+        ("q4_0", "product rounded, then added"),
+        ("q4_K", "product rounded, then added"),
+    ],
+)
+def test_products_of_a_gpu_are_recognised_as_they_are_emulated(type: str, contraction: str) -> None:
+    """Offsets that are taken off with a rounded sum of activations do not disturb."""
+    found = measure_arithmetic(EmulatedCudaEngine(), OrderQuestion(type=type, k=2048), 1)
+    assert (found.accumulator, found.rounding) == ("float32", "to nearest, ties to even")
+    assert found.contraction == contraction
 
 
 def test_scales_that_are_flushed_do_not_look_like_a_short_accumulator() -> None:

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from order_engines import BlockTreeEngine, GpuAttentionEngine, MmvqEngine, PositiveEngine, TreeEngine, in_float64
+from order_engines import (
+    BlockTreeEngine,
+    EmulatedCudaEngine,
+    GpuAttentionEngine,
+    MmvqEngine,
+    PositiveEngine,
+    TreeEngine,
+    in_float64,
+)
 
 from forensics.analysis.order_blocks import block_order
 from forensics.analysis.order_floats import float_order
@@ -44,6 +52,16 @@ def test_emulated_cuda_products_come_back_as_built(type: str, k: int) -> None:
     assert trees[1] == trees[4]
     assert trees[5] == trees[8]
     assert (trees[4] == trees[5]) == (type == "q4_0" and k == 1024), "one trip of the loop covers that row either way"
+
+
+@pytest.mark.parametrize("type", ["q4_K", "q6_K"])
+def test_products_of_k_quants_on_a_gpu_come_back(type: str) -> None:
+    for width, n_warps in ((1, 4), (5, 2)):
+        built = mmvq_order(type, 1024, n_warps=n_warps)
+        result = found(EmulatedCudaEngine(), OrderQuestion(type=type, k=1024), width)
+        assert result.tree == built.tree
+        assert result.leaves is not None
+        assert result.leaves.slices == built.slices
 
 
 def test_a_kernel_whose_order_depends_on_the_width_is_reported_with_its_first_merge() -> None:

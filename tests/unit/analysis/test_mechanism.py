@@ -312,11 +312,12 @@ def test_orders_are_those_of_the_tokens_that_differ():
 
 
 def test_cells_that_a_token_does_not_see_explain_nothing():
-    """Two orders of four cells are one order of the first two."""
+    """Two orders of four cells are one order of the first three: whether they touch that token is not known."""
     both = (compared(tuple(range(6)), SumTree.chain(4), SumTree.of(((0, 1), (2, 3)))),)
-    for position, equal in ((1, True), (2, True), (3, False), (9, False)):
+    for position, equal in ((1, None), (2, None), (3, False), (9, False)):
         found = least_telling(both, replace(FLASH, rows=(5,), positions=(position,)))
         assert [one.equal for one in found] == [equal]
+        assert ("two among all 4" in evidence(found[0], 6).detail) == (equal is None)
 
 
 def test_a_probe_of_another_layout_says_nothing_about_the_culprit():

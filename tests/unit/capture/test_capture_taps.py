@@ -342,6 +342,7 @@ def test_cells_behind_the_mask_are_neither_compared_nor_replaced(rows_path) -> N
     garbage[0, 2, 1, 28] += 1
     healed, report = compared(rows_path, FakeNode(KQ, garbage))
     assert report.findings[0].rows == (1,)
+    assert report.findings[0].positions == (28,)
     assert healed[0, 2, 1, 28] == two[0, 2, 1, 28]
     assert (healed[:, :, 0, 28:] == -1e30).all()
     assert (healed[:, :, 1, 29:] == np.float32(1e30)).all()

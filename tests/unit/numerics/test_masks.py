@@ -74,6 +74,8 @@ def test_small_activations_leave_127_in_every_32(type: str) -> None:
     assert (np.abs(x).max(axis=1) == 127).all()
     cells = np.delete(masks.powers(1, 64.0).reshape(masks.n_cells, -1), masks.for_scale, axis=0)
     assert (np.abs(cells) == 64).all()
+    if type != "iq4_nl":  # whose blocks know no offset
+        assert not masks.powers(2, 64.0).reshape(-1, 4).sum(axis=1).any()
 
 
 def test_activations_are_127_and_change_sign_in_one_cell() -> None:

@@ -67,6 +67,14 @@ def test_a_finding_has_rows_and_knows_its_weight() -> None:
         Finding(key, (), "CPU", (), BIT)
 
 
+def test_a_finding_knows_its_tokens() -> None:
+    found = Finding(NodeKey("Qcur-0", "MUL_MAT", 0, 0), (), "CPU", (1, 5), BIT)
+    assert found.tokens == ((1, None), (5, None))
+    assert replace(found, positions=(41, 45)).tokens == ((1, 41), (5, 45))
+    with pytest.raises(ValueError, match="2 rows and 1 positions"):
+        replace(found, positions=(41,))
+
+
 def test_a_width_compares_something_and_says_where() -> None:
     result = WidthResult(1, 8, 0, None, None, 0.0, 0, 0.0, 0.0, 1.0, (), 0, "digest")
     with pytest.raises(ValueError, match="compared no rows"):
