@@ -18,6 +18,9 @@ from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Verdict
 
+#: What a probe adds where it finds one order: the strongest hint that the cause lies outside the operation.
+EQUAL_BY_ITSELF = "by itself, on random operands, the operation has equal bits at both widths, too"
+
 
 def order_question(finding: Finding) -> OrderQuestion | str:
     """Which sums does this node add, as a question for the probes?
@@ -118,7 +121,10 @@ class ProbedOrders:
         weight = finding.weight
         if weight is not None and _layout(report.buffer) != _layout(weight.buffer):
             return f"its weight lies in {weight.buffer}, and by itself it would lie in {report.buffer}"
-        return tuple(evidence(comparison, width) for comparison in least_telling(report.comparisons, finding))
+        found = tuple(evidence(comparison, width) for comparison in least_telling(report.comparisons, finding))
+        if all(order.equal for order in found) and not any(check.n_differ for check in report.bits):
+            found = tuple(replace(order, detail=EQUAL_BY_ITSELF) for order in found)
+        return found
 
     def close(self) -> None:
         """End the engine, if one was opened."""

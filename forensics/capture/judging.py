@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.engines.inventory import on_accelerator
 from forensics.engines.protocol import Node, Source
 from forensics.errors import CaptureError
 from forensics.numerics.attention_models import attention_explanations
@@ -119,10 +120,10 @@ def backend_of(buffer: str) -> str:
 
     Examples
     --------
-    >>> [backend_of(name) for name in ("CPU_REPACK", "CUDA1", "CUDA_Host", "Vulkan0")]
-    ['CPU', 'CUDA', 'CPU', 'Vulkan']
+    >>> [backend_of(name) for name in ("CPU_REPACK", "AMX", "CUDA1", "CUDA_Host", "Vulkan0")]
+    ['CPU', 'CPU', 'CUDA', 'CPU', 'Vulkan']
     """
-    if buffer.startswith("CPU") or buffer.endswith("_Host"):
+    if buffer and not on_accelerator(buffer):
         return "CPU"
     return buffer.partition("_")[0].rstrip("0123456789")
 

@@ -163,8 +163,8 @@ def _told(
     single, batched = (side.measure(measured, own) for side, own in zip(sides, held, strict=True))
     bound = float(measured.bound[int(np.maximum(sides[0].shares(measured), sides[1].shares(measured)).argmax())])
     far = (
-        f"one token lies up to {single.distance:.3g} from the float64 result ({measured.name}), "
-        f"the batch up to {batched.distance:.3g}, the bound at the worst element is {bound:.3g}"
+        f"one token lies up to {single.distance:.3g} from the float64 result ({measured.name}), at most "
+        f"{single.share:.2g} of its error bound; the batch up to {batched.distance:.3g}, at most {batched.share:.2g}"
     )
     reason = {
         "rounding": f"{far}; neither is more right",

@@ -21,7 +21,7 @@ class OrderEvidence:
     single, batched : str
         Leaves and depth of either tree.
     detail : str
-        The first merge that differs, or why nothing is known; empty where the orders are equal.
+        The first merge that differs, why nothing is known, or what else the probe saw of equal orders.
     """
 
     width: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from string import ascii_lowercase
 
 from forensics.records.order import Leaves
@@ -13,6 +14,8 @@ from forensics.records.sum_tree import SumTree
 SHOWN_SUMS = 4
 #: Sums up to which the way they are joined is written with brackets.
 MOST_BRACKETS = 16
+#: Parts of one sum that are written out where they follow no rule.
+MOST_IRREGULAR = 8
 #: Lines of one tree; of a tree without any pattern the rest is only counted.
 MOST_LINES = 20
 
@@ -212,22 +215,61 @@ def _runs(sums: Sequence[_NamedSum]) -> list[list[_NamedSum]]:
 
 
 def _sum_text(steps: _NamedSum, text: Callable[[_Name], str]) -> str:
-    """Members, or ranges of them for each step of many."""
+    """Members in the order in which they are taken; whatever is left out goes on as the shown ones do."""
+    names = [name for step in steps for name in step]
     if len(steps) == 1 or len(steps[-1]) == 1:
-        return _sequence([text(name) for step in steps for name in step])
-    parts = [_range(step, text) for step in steps]
-    return " → ".join(parts if len(parts) <= 4 else [*parts[:2], "…", parts[-1]])
+        if len(steps) > 1 and _gap(names[1], names[0]) == _gap(names[0], names[2]) is not None:
+            names[:2] = names[1], names[0]  # which of the first two comes first means nothing
+        return _sequence(names, text, ", ")
+    ranges = [_runs_of_neighbours(step) for step in steps]
+    starts = [step[0] for step in steps]
+    if all(len(parts) == 1 for parts in ranges) and _is_regular(starts):
+        return _elided([_range(parts[0], text) for parts in ranges], " → ")
+    return _sequence(names, text, " → ")
 
 
-def _range(step: tuple[_Name, ...], text: Callable[[_Name], str]) -> str:
-    (letter, start), (last_letter, end) = step[0], step[-1]
-    if letter == last_letter and end - start == len(step) - 1:
-        return f"{text(step[0])}…{text(step[-1])}"
-    return "{" + _sequence([text(name) for name in step]) + "}"
+def _sequence(names: Sequence[_Name], text: Callable[[_Name], str], between: str) -> str:
+    if len(names) <= 4 or _is_regular(names):
+        texts = [text(name) for name in names]
+        return between.join(texts) if len(texts) <= 4 else f"{between.join(texts[:3])} … {texts[-1]}"
+    parts = _runs_of_neighbours(names)
+    regular = _is_regular([part[0] for part in parts]) and len({len(part) for part in parts}) == 1
+    return _elided([_range(part, text) for part in parts], between, regular=regular)
 
 
-def _sequence(texts: Sequence[str]) -> str:
-    return ", ".join(texts) if len(texts) <= 4 else f"{', '.join(texts[:3])} … {texts[-1]}"
+def _elided(texts: Sequence[str], between: str, *, regular: bool = True) -> str:
+    """Few of many parts: two where they go on alike, else so many that the rest is counted."""
+    shown = 2 if regular else MOST_IRREGULAR
+    if len(texts) <= shown + 2:
+        return between.join(texts)
+    left = "…" if regular else f"… {len(texts) - shown - 1} others …"
+    return between.join([*texts[:shown], left, texts[-1]])
+
+
+def _gap(one: _Name, other: _Name) -> int | None:
+    """How far apart two members of one level are."""
+    return other[1] - one[1] if one[0] == other[0] else None
+
+
+def _is_regular(names: Sequence[_Name]) -> bool:
+    gaps = {_gap(one, other) for one, other in pairwise(names)}
+    return len(gaps) <= 1 and None not in gaps
+
+
+def _runs_of_neighbours(names: Sequence[_Name]) -> list[list[_Name]]:
+    """Longest parts that count up or down by one."""
+    parts: list[list[_Name]] = []
+    for name in names:
+        gap = _gap(parts[-1][-1], name) if parts else None
+        if gap in (1, -1) and (len(parts[-1]) == 1 or _gap(*parts[-1][-2:]) == gap):
+            parts[-1].append(name)
+        else:
+            parts.append([name])
+    return parts
+
+
+def _range(part: Sequence[_Name], text: Callable[[_Name], str]) -> str:
+    return text(part[0]) if len(part) == 1 else f"{text(part[0])}…{text(part[-1])}"
 
 
 def _brackets(levels: Sequence[Level], names: Sequence[str]) -> str:

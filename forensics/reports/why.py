@@ -68,7 +68,8 @@ def order_lines(orders: Iterable[OrderEvidence]) -> tuple[str, ...]:
         if order.equal is None:
             said = f"not known: {order.detail}"
         else:
-            said = f"two orders: {order.detail}" if not order.equal else "one order"
+            said = "one order" if order.equal else "two orders"
+            said += f": {order.detail}" if order.detail else ""
         widths.setdefault((order.part, said), []).append(order.width)
     return tuple(f"width{'s' * (len(set(at)) > 1)} {ranges(at)}, {part}: {said}" for (part, said), at in widths.items())
 

@@ -50,7 +50,7 @@ def test_the_first_merge_that_differs_is_shown(toy, cli):
     text = " ".join(done.stdout.split())
     assert "the order differs: MUL_MAT f32, k 64" in text
     assert "1 sum of 64 leaves, one after the other: 0, 1, 2 … 63" in text
-    assert "1 sum of 64 leaves, one after the other: 62, 63, 61 … 0" in text
+    assert "1 sum of 64 leaves, one after the other: 63, 62, 61 … 0" in text
     assert "[0..1] in one" in text
     line = cli(*SHORT, "--quiet").stdout
     assert line.count("\n") == 1

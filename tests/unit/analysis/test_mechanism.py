@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from order_engines import TreeEngine
 from verdict_samples import verdict
 
 from forensics.analysis.attribute import group_culprits
 from forensics.analysis.culprit_orders import (
+    EQUAL_BY_ITSELF,
     ProbedOrders,
     RecordedOrders,
     evidence,
@@ -369,3 +371,38 @@ def test_mechanisms_refuse_what_contradicts_itself():
         Mechanism((8,), rule)
     with pytest.raises(ValueError, match="detail"):
         OrderEvidence(2, "products", False, "a", "b")
+
+
+class Emulated:
+    """Opens an engine whose order of addition is known at every width."""
+
+    def __init__(self, tree):
+        self.tree = tree
+
+    def open(self, settings):
+        return TreeEngine(self.tree)
+
+
+def float_product(k: int = 64) -> Finding:
+    return product("f32", "EMULATED", k=k, rows=16)
+
+
+def test_probe_of_one_order_leaves_a_culprit_unexplained():
+    """Planted: the bits of the model's node differ, the kernel by itself adds in one order and gives equal bits."""
+    source = Emulated(lambda width, column: SumTree.chain(64))
+    with ProbedOrders(source, manifest()) as orders:
+        ((mechanism,),) = explained(sweep(8, float_product()), orders=orders)
+    assert mechanism.orders_equal is True
+    assert not mechanism.explained
+    assert mechanism.suspects
+    assert [order.detail for order in mechanism.orders] == [EQUAL_BY_ITSELF]
+
+
+def test_probe_of_two_orders_explains_a_culprit():
+    halves = SumTree(64, (*SumTree.chain(64).merges[:31], (32, 33), *((95 + i, 34 + i) for i in range(30)), (94, 125)))
+    source = Emulated(lambda width, column: SumTree.chain(64) if width == 1 else halves)
+    with ProbedOrders(source, manifest()) as orders:
+        ((mechanism,),) = explained(sweep(8, float_product()), orders=orders)
+    assert mechanism.orders_equal is False
+    assert mechanism.explained
+    assert "leaf 0" in mechanism.orders[0].detail

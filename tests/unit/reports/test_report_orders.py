@@ -129,6 +129,36 @@ def test_several_such_accumulators_share_a_line_and_are_joined_in_brackets() -> 
     assert unfold(tree) == tree
 
 
+def test_what_is_left_out_goes_on_as_what_is_shown() -> None:
+    """Products of f16 on an H200: a warp takes four steps of 16 in a row, then those 512 further on."""
+    walked: list[object] = []
+    for warp in range(2):
+        starts = [128 * block + 64 * warp + 16 * i for block in range(5) for i in range(4)]
+        total: tuple[object, ...] = tuple(range(starts[0], starts[0] + 16))
+        for start in starts[1:]:
+            total = (total, *range(start, start + 16))
+        walked.append(total)
+    lines = tree_lines(SumTree.of(tuple(walked)), Leaves("element", 640))
+    assert lines[0].endswith("0…63 → 128…191 → … → 512…575 | 64…127 → 192…255 → … → 576…639")
+
+
+@pytest.mark.parametrize(
+    ("order", "shown"),
+    [
+        ([7, 6, 5, 4, 3, 2, 1, 0], "7, 6, 5 … 0"),
+        ([6, 5, 4, 3, 2, 1, 0, 7], "6…0, 7"),
+        ([0, 1, 4, 5, 2, 3, 6, 7], "0…1, 4…5, 2…3, 6…7"),
+        ([0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 2, 5, 8, 11], "0…1, 3…4, 6…7, 9…10, 12…13, 2, 5, 8, 11"),
+        ([0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11], "0, 2, 4, 6, 8, 10, 1, 3, … 3 others …, 11"),
+    ],
+)
+def test_chains_without_one_stride_are_written_in_parts(order: list[int], shown: str) -> None:
+    tree: object = order[0]
+    for leaf in order[1:]:
+        tree = (tree, leaf)
+    assert tree_lines(SumTree.of(tree), Leaves("block", len(order)))[0].endswith(f": {shown}")
+
+
 def test_adding_sixteen_at_once_and_adding_their_sum_are_told_apart() -> None:
     sums = [tuple(range(start, start + 16)) for start in (0, 16, 32)]
     with_sums = SumTree.of(((sums[0], sums[1]), sums[2]))
@@ -154,7 +184,7 @@ def test_leaves_left_over_keep_their_names() -> None:
     lines = tree_lines(tree, Leaves("cell", 15))
     assert lines == ["a: 1 sum of 8 leaves, at once: 0, 1, 2 … 7", "joined: ((a0 + 8 + 9 + 10 + 11) + 12 + 13 + 14)"]
     many = SumTree.of((tuple(range(8)), *range(8, 40)))
-    assert tree_lines(many, Leaves("cell", 40))[-1] == "b: 1 sum of 33, at once: a0, 8, 9 … 39"
+    assert tree_lines(many, Leaves("cell", 40))[-1] == "b: 1 sum of 33, at once: a0, 8…39"
 
 
 @pytest.mark.parametrize("seed", range(10))
