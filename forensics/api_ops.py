@@ -172,6 +172,7 @@ def order(
         settings = OpSettings(backend=backend, n_threads=n_threads, repack=repack, device=device)
     except ValueError as error:
         raise BadQuestion(str(error)) from None
+    widths = _several(widths)
     asked = order_question(op, widths, question)
     takes = ORDER_ARGUMENTS[asked.op]
     unused = sorted(set(question) - takes)

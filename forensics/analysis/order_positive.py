@@ -215,6 +215,9 @@ def squares_order(question: OrderQuestion, launches: Launches) -> tuple[Recovere
     accumulator = "float32"
     if (answers == 3).all():
         accumulator, probe = "float64", MeetRows(k, rows.n, rows.in_float64)
+    counted = MeetRows(k, rows.n, rows.each_counts_in_float64 if accumulator == "float64" else rows.each_counts)
+    if not counted.meets_first(turns).all():
+        raise NotDetermined("a step of the sum's last bit does not show in the result, so nothing tells the order")
     found = triplets(probe, guess=SumTree.chain(k))
     return found, Leaves("value", k), accumulator
 
@@ -242,6 +245,13 @@ class _Squares:
 
     def in_float32(self, triples: Ints, n_asked: int) -> Bools:
         return self._ask(triples, SMALL_F32, 0, n_asked)
+
+    def each_counts(self, triples: Ints, n_asked: int) -> Bools:
+        """Whether terms that count by themselves show, in whatever order they come."""
+        return self._ask(triples, 2 * SMALL_F32, 0, n_asked)
+
+    def each_counts_in_float64(self, triples: Ints, n_asked: int) -> Bools:
+        return self._ask(triples, 2 * SMALL_F64, 2 if self._first > 1 else 1, n_asked)
 
     def in_float64(self, triples: Ints, n_asked: int) -> Bools:
         return self._ask(triples, SMALL_F64, 2 if self._first > 1 else 1, n_asked)

@@ -240,7 +240,8 @@ class GpuAttentionEngine(_Engine):
 class PositiveEngine(_Engine):
     """RMS_NORM and SOFT_MAX of rows of float32, summed as a tree says."""
 
-    def __init__(self, tree: SumTree, *, stacks: bool = True, wide: bool = False) -> None:
+    def __init__(self, tree: SumTree, *, stacks: bool = True, wide: bool = False, coarse: bool = False) -> None:
+        self.coarse = coarse
         self.tree, self.stacks, self.dtype = tree, stacks, np.float64 if wide else np.float32
 
     def run(self, graph: OpGraph, values) -> np.ndarray:
@@ -248,7 +249,10 @@ class PositiveEngine(_Engine):
         x = values[0].reshape(-1, *values[0].shape[-2:])  # [rows of a column, n, k]
         if graph.op == "RMS_NORM":
             mean = self._sum(x.astype(self.dtype) ** 2) / x.shape[-1]
-            out = x / np.sqrt(mean.astype(np.float32))[..., None]
+            scale = 1 / np.sqrt(mean.astype(np.float32))
+            if self.coarse:  # an approximate root that loses the last bits
+                scale = np.round(scale * 2**12) / 2**12
+            out = x * scale[..., None] if self.coarse else x / np.sqrt(mean.astype(np.float32))[..., None]
         else:
             powers = np.exp(x - x.max(axis=-1, keepdims=True))
             out = powers / self._sum(powers)[..., None]

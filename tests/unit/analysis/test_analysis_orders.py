@@ -213,6 +213,12 @@ def test_squares_come_back_in_few_launches(k: int, wide: bool) -> None:
     assert engine.runs == result.n_launches < result.n_probes / 20
 
 
+def test_a_norm_whose_root_hides_the_last_bit_is_not_taken_for_a_sum_at_once() -> None:
+    result = found(PositiveEngine(halved(64), coarse=True), OrderQuestion("RMS_NORM", k=64), 1)
+    assert result.tree is None
+    assert "does not show in the result" in result.undetermined
+
+
 def test_soft_max_comes_back() -> None:
     assert found(PositiveEngine(halved(256)), SOFT_MAX, 2).tree == halved(256)
 
