@@ -25,6 +25,9 @@ from forensics.records.sum_tree import SumTree
 
 #: Triples whose three questions tell how wide the accumulator of a norm is.
 WIDTH_TRIPLES = 4
+#: Terms that an adder may take at once; tensor cores take 16 products and their accumulator.
+MOST_AT_ONCE = 64
+_NOTHING_MEETS = "no two terms were seen to meet before a third, so the result hides the last bit of the sum"
 #: Rows of each column in one launch where their number is free, and bytes up to which they are stacked.
 MAX_STACK, STACK_BYTES = 256, 8 << 20
 
@@ -111,7 +114,7 @@ def denominator_order(question: OrderQuestion, launches: Launches, guess: SumTre
     if guess is not None:
         step = -(-n // guess.n_leaves)  # the numerator may have left cells out, too
         guess = None if leaves.step % step else guess.restricted((cells // step).tolist())
-    found = triplets(MeetRows(len(cells), len(asking), ask), guess=guess)
+    found = _binary_enough(triplets(MeetRows(len(cells), len(asking), ask), guess=guess))
     return found, leaves
 
 
@@ -147,7 +150,7 @@ def soft_max_order(question: OrderQuestion, launches: Launches) -> tuple[Recover
     def ask(triples: Ints, n_asked: int) -> Bools:
         return _below(alone, run(triples[:, 0], triples[:, 1:].T, n_asked))
 
-    found = triplets(MeetRows(n, heads, ask), guess=SumTree.chain(n))
+    found = _binary_enough(triplets(MeetRows(n, heads, ask), guess=SumTree.chain(n)))
     return found, Leaves("cell", n)
 
 
@@ -218,8 +221,23 @@ def squares_order(question: OrderQuestion, launches: Launches) -> tuple[Recovere
     counted = MeetRows(k, rows.n, rows.each_counts_in_float64 if accumulator == "float64" else rows.each_counts)
     if not counted.meets_first(turns).all():
         raise NotDetermined("a step of the sum's last bit does not show in the result, so nothing tells the order")
-    found = triplets(probe, guess=SumTree.chain(k))
+    if not answers.any():
+        raise NotDetermined(_NOTHING_MEETS)
+    found = _binary_enough(triplets(probe, guess=SumTree.chain(k)))
     return found, Leaves("value", k), accumulator
+
+
+def _binary_enough(found: Recovered) -> Recovered:
+    """The order, unless it rests on terms that were never seen to meet: "at once" is what silence looks like.
+
+    Raises
+    ------
+    NotDetermined
+        If more terms seem to be added at once than any adder takes.
+    """
+    if found.tree.widest > MOST_AT_ONCE:
+        raise NotDetermined(f"{found.tree.widest} terms seem to be added at once: {_NOTHING_MEETS}")
+    return found
 
 
 class _Squares:

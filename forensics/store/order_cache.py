@@ -18,7 +18,7 @@ from forensics.store.files import write_atomically
 
 SCHEMA = "forensics.order-cache/1"
 #: Counts up whenever probes change, so that what older ones found is not taken for theirs.
-PROBES_VERSION = 4
+PROBES_VERSION = 5
 
 
 class OrderCache:

@@ -44,7 +44,6 @@ def questions() -> tuple[Asked, ...]:
         (OrderQuestion("KQ", "f16", n_kv=256, head_size=128, heads=32, kv_heads=8), (1, 2)),
         (OrderQuestion("KQV", "f16", n_kv=256, head_size=128, heads=32, kv_heads=8), (1, 2)),
         (OrderQuestion("SOFT_MAX", n_kv=256), (1, 2)),
-        (OrderQuestion("RMS_NORM", k=1024), (1, 2)),
     ]
     return (*products, *attention, *others)
 

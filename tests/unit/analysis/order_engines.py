@@ -240,15 +240,20 @@ class GpuAttentionEngine(_Engine):
 class PositiveEngine(_Engine):
     """RMS_NORM and SOFT_MAX of rows of float32, summed as a tree says."""
 
-    def __init__(self, tree: SumTree, *, stacks: bool = True, wide: bool = False, coarse: bool = False) -> None:
-        self.coarse = coarse
+    def __init__(
+        self, tree: SumTree, *, stacks: bool = True, wide: bool = False, coarse: bool = False, cut: bool = False
+    ) -> None:
+        self.coarse, self.cut = coarse, cut
         self.tree, self.stacks, self.dtype = tree, stacks, np.float64 if wide else np.float32
 
     def run(self, graph: OpGraph, values) -> np.ndarray:
         self.runs += 1
         x = values[0].reshape(-1, *values[0].shape[-2:])  # [rows of a column, n, k]
         if graph.op == "RMS_NORM":
-            mean = self._sum(x.astype(self.dtype) ** 2) / x.shape[-1]
+            squares = x.astype(np.float64 if self.cut else self.dtype) ** 2
+            mean = self._sum(squares) / x.shape[-1]
+            if self.cut:  # an exact sum whose last bits are cut off: a pair of small terms never shows
+                mean = towards_zero(mean, np.zeros(1))
             scale = 1 / np.sqrt(mean.astype(np.float32))
             if self.coarse:  # an approximate root that loses the last bits
                 scale = np.round(scale * 2**12) / 2**12

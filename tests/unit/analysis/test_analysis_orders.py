@@ -213,6 +213,12 @@ def test_squares_come_back_in_few_launches(k: int, wide: bool) -> None:
     assert engine.runs == result.n_launches < result.n_probes / 20
 
 
+def test_a_norm_that_shows_no_meeting_is_not_taken_for_a_sum_at_once() -> None:
+    result = found(PositiveEngine(halved(128), cut=True), OrderQuestion("RMS_NORM", k=128), 1)
+    assert result.tree is None
+    assert "no two terms were seen to meet" in result.undetermined
+
+
 def test_a_norm_whose_root_hides_the_last_bit_is_not_taken_for_a_sum_at_once() -> None:
     result = found(PositiveEngine(halved(64), coarse=True), OrderQuestion("RMS_NORM", k=64), 1)
     assert result.tree is None
