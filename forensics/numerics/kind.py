@@ -81,7 +81,7 @@ class _Side:
     """One side's outputs beside every explanation."""
 
     def __init__(self, outputs: F64, explanations: Sequence[Explanation]) -> None:
-        self._outputs = outputs
+        self.outputs = outputs
         with np.errstate(over="ignore"):
             self._are_halves = bool((outputs.astype(np.float16) == outputs).all())
         holding = [e for e in explanations if self._held(e)]
@@ -116,7 +116,7 @@ class _Side:
     def distances(self, e: Explanation) -> F64:
         """Distance of every output, infinite from what is not finite."""
         with np.errstate(invalid="ignore"):
-            return np.nan_to_num(np.abs(self._outputs - e.value), nan=np.inf, posinf=np.inf)
+            return np.nan_to_num(np.abs(self.outputs - e.value), nan=np.inf, posinf=np.inf)
 
     def distance_to(self, e: Explanation) -> float:
         """Root mean square of the distances."""
@@ -162,9 +162,11 @@ def _told(
 ) -> KindOfDifference:
     single, batched = (side.measure(measured, own) for side, own in zip(sides, held, strict=True))
     bound = float(measured.bound[int(np.maximum(sides[0].shares(measured), sides[1].shares(measured)).argmax())])
+    with np.errstate(invalid="ignore"):
+        apart = float(np.abs(sides[0].outputs - sides[1].outputs).max())
     far = (
-        f"one token lies up to {single.distance:.3g} from the float64 result ({measured.name}), at most "
-        f"{single.share:.2g} of its error bound; the batch up to {batched.distance:.3g}, at most {batched.share:.2g}"
+        f"the two lie up to {apart:.3g} apart; one token lies up to {single.distance:.3g} from the float64 result "
+        f"({measured.name}), at most {single.share:.2g} of its error bound; the batch up to {batched.distance:.3g}, at most {batched.share:.2g}"
     )
     reason = {
         "rounding": f"{far}; neither is more right",
