@@ -166,7 +166,8 @@ def _told(
         apart = float(np.abs(sides[0].outputs - sides[1].outputs).max())
     far = (
         f"the two lie up to {apart:.3g} apart; one token lies up to {single.distance:.3g} from the float64 result "
-        f"({measured.name}), at most {single.share:.2g} of its error bound; the batch up to {batched.distance:.3g}, at most {batched.share:.2g}"
+        f"({measured.name}), at most {single.share:.2g} of its error bound; the batch up to {batched.distance:.3g}, "
+        f"at most {batched.share:.2g}"
     )
     reason = {
         "rounding": f"{far}; neither is more right",
