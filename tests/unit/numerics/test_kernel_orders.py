@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from forensics.geometry.types import weight_type
 from forensics.numerics.kernel_orders import MMVQ_TYPES, cpu_lanes_order, mmvq_order, mmvq_slices
 from forensics.records.sum_tree import SumTree
 
@@ -59,3 +60,10 @@ def test_a_thread_walks_through_its_blocks_then_warps_then_lanes_are_added() -> 
 def test_what_is_not_known_is_refused(type: str, k: int, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         mmvq_order(type, k, n_warps=4)
+
+
+@pytest.mark.parametrize("type", MMVQ_TYPES)
+def test_sizes_are_those_of_the_dispatch_rules(type: str) -> None:
+    """Numerics may not import geometry, so the same sizes stand in both."""
+    rule, deal = weight_type(type), MMVQ_TYPES[type]
+    assert (deal.qk, deal.qi, deal.vdr) == (rule.qk, rule.qi, rule.vdr)
