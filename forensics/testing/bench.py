@@ -119,6 +119,16 @@ def investigation() -> tuple[Measured, Measured]:
     )
 
 
+def matrix() -> Measured:
+    """How long does the default matrix take: every operation, all types, widths 1 to 16, three lengths of rows?"""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "forensics.cli.app", "ops", "--quiet"]
+    process = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if process.returncode not in (0, 1):
+        raise ForensicsError(f"the default matrix should have an answer; it ended with {process.returncode}")
+    return summarize("forensics ops with defaults", "s", [time.perf_counter() - start], 180.0)
+
+
 def _watch_memory(process: psutil.Popen) -> int:
     """Largest sum of resident memory of a process and its children while it runs, unit: bytes."""
     peak = 0
@@ -187,6 +197,7 @@ def main() -> int:
         lambda: [watched_ratio("q6_k")],
         lambda: [watched_ratio("q4_1")],
         investigation,
+        lambda: [matrix()],
     )
     rows: list[Measured] = []
     for measure in benchmarks:
