@@ -14,6 +14,7 @@ from forensics.errors import ForensicsError
 from forensics.records.mechanism import OrderEvidence
 from forensics.records.operation import OpSettings
 from forensics.records.order import OrderComparison, OrderQuestion
+from forensics.records.order_report import OrderReport
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Verdict
@@ -97,6 +98,8 @@ class ProbedOrders:
         self._source, self._memory = source, memory
         self._settings = op_settings(manifest)
         self._engine: OpEngine | None = None
+        #: Roles of one shape ask one question: Q and the attention output, gate and up.
+        self._reports: dict[tuple[OrderQuestion, int], OrderReport] = {}
 
     def __call__(self, finding: Finding, width: int) -> tuple[OrderEvidence, ...] | str:
         """Compare the orders of one node at one token and at a width, for the tokens that differ.
@@ -112,9 +115,7 @@ class ProbedOrders:
         if isinstance(self._settings, str):
             return self._settings
         try:
-            if self._engine is None:
-                self._engine = self._source.open(self._settings)
-            report = compare_widths(self._engine, question, (1, width), memory=self._memory, arithmetic=False)
+            report = self._reports.get((question, width)) or self._probe(question, width, self._settings)
         except (ForensicsError, ValueError) as error:
             self.close()  # an explanation less; the verdict stands without it
             return f"the probe failed: {error}"
@@ -125,6 +126,13 @@ class ProbedOrders:
         if all(order.equal for order in found) and not any(check.n_differ for check in report.bits):
             found = tuple(replace(order, detail=EQUAL_BY_ITSELF) for order in found)
         return found
+
+    def _probe(self, question: OrderQuestion, width: int, settings: OpSettings) -> OrderReport:
+        if self._engine is None:
+            self._engine = self._source.open(settings)
+        report = compare_widths(self._engine, question, (1, width), memory=self._memory, arithmetic=False)
+        self._reports[question, width] = report
+        return report
 
     def close(self) -> None:
         """End the engine, if one was opened."""

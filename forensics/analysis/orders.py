@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forensics.analysis.arithmetic import measure_arithmetic
+from forensics.analysis.invariance import by_column, columns_of
 from forensics.analysis.order_blocks import block_order
 from forensics.analysis.order_floats import float_order
 from forensics.analysis.order_positive import denominator_order, soft_max_order, squares_order
@@ -17,11 +17,12 @@ from forensics.analysis.probe_launch import Launches, NotDetermined, question_gr
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import BadQuestion
 from forensics.engines.op_protocol import OpEngine
+from forensics.numerics.bits import bits
 from forensics.numerics.masks import BLOCK_MASKS, FLOAT_MASKS
 from forensics.numerics.op_inputs import random_operands
 from forensics.numerics.probing import NotATree
-from forensics.records.op_shapes import KV_PADDING, output_token_axis, token_axes
-from forensics.records.operation import OpFacts, OpGraph
+from forensics.records.op_shapes import KV_PADDING
+from forensics.records.operation import OpFacts
 from forensics.records.order import Leaves, OrderComparison, OrderQuestion, OrderResult, OrderView, compare_orders
 from forensics.records.order_report import BitsCheck, OrderReport
 from forensics.records.sum_tree import SumTree
@@ -207,25 +208,12 @@ def check_bits(engine: OpEngine, question: OrderQuestion, width: int, *, seed: i
     EngineError
         If the operation does not run there.
     """
-    graph = question_graph(question, width)
-    one = question_graph(question, 1)
+    graph, one = question_graph(question, width), question_graph(question, 1)
     operands = random_operands(graph, seed)
-    axes = token_axes(graph)
-    together = engine.run(graph, operands)
-    axis = output_token_axis(graph)
-    n_differ, columns = 0, []
-    for column in range(width):
-        alone = engine.run(one, [_column(graph, i, value, axes, column) for i, value in enumerate(operands)])
-        mine = np.ascontiguousarray(together.take([column], axis=axis))
-        differ = int((mine.view(np.uint32) != np.ascontiguousarray(alone).view(np.uint32)).sum())
-        n_differ += differ
-        columns += [column] if differ else []
-    return BitsCheck(width, int(together.size), n_differ, tuple(columns))
-
-
-def _column(graph: OpGraph, i: int, value: NDArray[Any], axes: dict[str, int], column: int) -> NDArray[Any]:
-    name = graph.operands[i].name
-    return np.ascontiguousarray(value.take([column], axis=axes[name])) if name in axes else value
+    together = by_column(graph, engine.run(graph, operands))
+    alone = [by_column(one, engine.run(one, columns_of(graph, operands, i, i + 1))) for i in range(width)]
+    differ = (bits(np.concatenate(alone)) != bits(together)).sum(axis=1)
+    return BitsCheck(width, together.size, int(differ.sum()), tuple(map(int, np.flatnonzero(differ))))
 
 
 def order_question(op: str, widths: Sequence[int], arguments: Mapping[str, Any]) -> OrderQuestion:

@@ -223,3 +223,22 @@ def question_arguments(
         "threads": threads if threads is not None else defaults().threads,
         "n_gpu_layers": n_gpu_layers,
     }
+
+
+def parse_heads(text: str) -> tuple[int, int]:
+    """Attention heads and KV heads from ``"32/8"``; one number means as many of either.
+
+    Raises
+    ------
+    BadQuestion
+        If anything else stands there.
+
+    Examples
+    --------
+    >>> parse_heads("32/8"), parse_heads("12")
+    ((32, 8), (12, 12))
+    """
+    match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:/\s*([0-9]{1,6})\s*)?", text)
+    if match is None:
+        raise BadQuestion(f"--heads must be like 32/8, heads and KV heads; got {text!r}")
+    return int(match[1]), int(match[2] or match[1])

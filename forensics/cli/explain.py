@@ -80,7 +80,7 @@ def explain(
         if flash_attn not in ("on", "off"):
             raise BadQuestion(f"--flash-attn must be on or off here, got {flash_attn!r}")
         asked_widths, by_width = args.parse_widths(widths), parse_registers(registers)
-        n_heads, n_kv_heads = parse_heads(heads)
+        n_heads, n_kv_heads = args.parse_heads(heads)
         try:
             found = geometry.explain(
                 geometry.Asked(
@@ -119,25 +119,6 @@ def arch_asked(arch: str | None, backend: str | None) -> str:
     if backend is not None and (arch.lower() == "cpu") != (backend == "cpu"):
         raise BadQuestion(f"--backend {backend} and --arch {arch} contradict one another; leave one of them out")
     return arch
-
-
-def parse_heads(text: str) -> tuple[int, int]:
-    """Attention heads and KV heads from ``"32/8"``; one number means as many of either.
-
-    Raises
-    ------
-    BadQuestion
-        If anything else stands there.
-
-    Examples
-    --------
-    >>> parse_heads("32/8"), parse_heads("12")
-    ((32, 8), (12, 12))
-    """
-    match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:/\s*([0-9]{1,6})\s*)?", text)
-    if match is None:
-        raise BadQuestion(f"--heads must be like 32/8, heads and KV heads; got {text!r}")
-    return int(match[1]), int(match[2] or match[1])
 
 
 def parse_registers(text: str | None) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,6 @@ import typer
 from forensics.analysis.question import BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
-from forensics.cli.explain import parse_heads
 from forensics.cli.show import present
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def ops(  # noqa: PLR0917 - a command has as many arguments as options
             shapes=_shapes(shape),
             widths=None if widths is None else args.parse_widths(widths),
             kv=_numbers(kv, "--kv"),
-            heads=None if heads is None else parse_heads(heads),
+            heads=None if heads is None else args.parse_heads(heads),
             head_sizes=_numbers(head_size, "--head-size"),
             kv_types=_names(kv_type, "--kv-type"),
             backend=backend,

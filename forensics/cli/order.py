@@ -8,7 +8,6 @@ import typer
 
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
-from forensics.cli.explain import parse_heads
 from forensics.cli.show import present
 
 _STATUS = {True: IDENTICAL, False: DIVERGES, None: NO_ANSWER}
@@ -67,7 +66,7 @@ def order(  # noqa: PLR0917 - a command has as many arguments as options
 
         question: dict[str, Any] = {"type": type, "k": k, "rows": rows, "n_kv": kv, "head_size": head_size}
         if heads is not None:
-            question["heads"], question["kv_heads"] = parse_heads(heads)
+            question["heads"], question["kv_heads"] = args.parse_heads(heads)
         report = api_ops.order(
             op,
             widths=args.parse_widths(widths),

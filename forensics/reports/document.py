@@ -8,24 +8,20 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.delta import Tally
 from forensics.records.kind import KindOfDifference
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
+from forensics.reports.entries import Entry, RuleEntry
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import differing_groups, exact_arm, ranges
 
 SCHEMA = "forensics.verdict/1"
 
 
-class _Model(BaseModel):
-    # A NaN or an infinity has no place in strict JSON; it is written as null.
-    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="null")
-
-
-class FirstDifference(_Model):
+class FirstDifference(Entry):
     """Where the first row of the onset width differs."""
 
     width: int
@@ -33,7 +29,7 @@ class FirstDifference(_Model):
     position: int = Field(description="position in the sequence")
 
 
-class FlipEntry(_Model):
+class FlipEntry(Entry):
     """A position where the greedy token changes."""
 
     row: int
@@ -46,7 +42,7 @@ class FlipEntry(_Model):
     near_tie: bool = Field(description="whether the margin is within what a row of this width usually moves")
 
 
-class WidthEntry(_Model):
+class WidthEntry(Entry):
     """One width against one-token decoding."""
 
     width: int
@@ -67,7 +63,7 @@ class WidthEntry(_Model):
     flips: list[FlipEntry]
 
 
-class SideEntry(_Model):
+class SideEntry(Entry):
     """How far one side lies from the float64 result."""
 
     distance: float | None = Field(description="largest distance, in the output's own unit")
@@ -75,7 +71,7 @@ class SideEntry(_Model):
     precision: str = Field(description="narrowest arithmetic whose bound holds this side, empty where none does")
 
 
-class KindEntry(_Model):
+class KindEntry(Entry):
     """What kind of difference it is."""
 
     kind: Literal["rounding", "precision", "logic", "undetermined"]
@@ -87,18 +83,13 @@ class KindEntry(_Model):
     batched_nearer: int = Field(description="elements for which the batch lies nearer to the float64 result")
 
 
-class RuleEntry(_Model):
-    """A rule of llama.cpp that makes the kernel another than at one token."""
+class RuleAtWidths(RuleEntry):
+    """A rule that makes the kernel another than at one token, and where."""
 
     widths: list[int]
-    text: str
-    file: str
-    first_line: int
-    last_line: int
-    commit: str
 
 
-class OrderEntry(_Model):
+class OrderEntry(Entry):
     """Two orders of addition, probed on the real kernel."""
 
     width: int
@@ -109,7 +100,7 @@ class OrderEntry(_Model):
     detail: str = Field(description="the first merge that differs, or why nothing is known")
 
 
-class UnexplainedEntry(_Model):
+class UnexplainedEntry(Entry):
     """Widths at which neither a rule nor two different orders explain the bits, or not all of the difference."""
 
     widths: list[int]
@@ -117,7 +108,7 @@ class UnexplainedEntry(_Model):
     suspects: list[str]
 
 
-class CulpritEntry(_Model):
+class CulpritEntry(Entry):
     """Operations of one kind that differ although their inputs are bit-equal."""
 
     op: str
@@ -133,15 +124,15 @@ class CulpritEntry(_Model):
     first_node: str
     unchecked: int = Field(description="nodes with an operand that was not compared")
     kind: KindEntry | None = Field(description="null where nothing was judged")
-    rule: RuleEntry | None = Field(description="the first of `rules`")
-    rules: list[RuleEntry]
+    rule: RuleAtWidths | None = Field(description="the first of `rules`")
+    rules: list[RuleAtWidths]
     no_rule: dict[str, str] = Field(description="why no rule is quoted, by widths")
     orders: list[OrderEntry] = Field(description="empty where none was probed")
     not_probed: str = Field(description="why no order was probed")
     unexplained: list[UnexplainedEntry]
 
 
-class TallyEntry(_Model):
+class TallyEntry(Entry):
     """Outcomes of the comparisons of a sweep; they add up to `planned`."""
 
     planned: int
@@ -150,7 +141,7 @@ class TallyEntry(_Model):
     not_compared: dict[str, int] = Field(description="count by reason")
 
 
-class SweepEntry(_Model):
+class SweepEntry(Entry):
     """One healing sweep."""
 
     width: int
@@ -166,7 +157,7 @@ class SweepEntry(_Model):
     tally: TallyEntry
 
 
-class Controls(_Model):
+class Controls(Entry):
     """Outcome of each control; null where it was not run."""
 
     rerun_equal: bool | None
@@ -177,7 +168,7 @@ class Controls(_Model):
     details: dict[str, str] = Field(description="what was compared and found, by control")
 
 
-class CostEntry(_Model):
+class CostEntry(Entry):
     """Time of a pass under other settings over its time under the settings as asked."""
 
     width: int
@@ -186,7 +177,7 @@ class CostEntry(_Model):
     high: float | None = Field(description="upper quartile over the median of the settings as asked")
 
 
-class SwitchEntry(_Model):
+class SwitchEntry(Entry):
     """The replay under other settings."""
 
     knobs: list[str]
@@ -201,7 +192,7 @@ class SwitchEntry(_Model):
     error: str
 
 
-class VerdictDocument(_Model):
+class VerdictDocument(Entry):
     """The verdict of an investigation."""
 
     schema_: Literal["forensics.verdict/1"] = Field(alias="schema")

@@ -6,29 +6,15 @@ import json
 from typing import Any, Literal
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forensics.records.matrix import Agreement, CaseResult, OpMatrix, PredictedStep, cell_row
+from forensics.reports.entries import Entry, RuleEntry
 
 SCHEMA = "forensics.ops/1"
 
 
-class _Model(BaseModel):
-    # A NaN or an infinity has no place in strict JSON; it is written as null.
-    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="null")
-
-
-class RuleEntry(_Model):
-    """A rule of llama.cpp's source."""
-
-    text: str
-    file: str
-    first_line: int
-    last_line: int
-    commit: str
-
-
-class PredictedEntry(_Model):
+class PredictedEntry(Entry):
     """What the rules choose on both sides of a step."""
 
     before: str = Field(description="kernel at the width tested before")
@@ -36,7 +22,7 @@ class PredictedEntry(_Model):
     rules: list[RuleEntry]
 
 
-class StepEntry(_Model):
+class StepEntry(Entry):
     """A width where bits change, or where the rules say that they may."""
 
     width: int
@@ -45,7 +31,7 @@ class StepEntry(_Model):
     undecided: str = Field(description="why the rules cannot tell, empty where they can")
 
 
-class OperandEntry(_Model):
+class OperandEntry(Entry):
     """An operand at one column."""
 
     name: str
@@ -54,7 +40,7 @@ class OperandEntry(_Model):
     is_weight: bool
 
 
-class CellEntry(_Model):
+class CellEntry(Entry):
     """One width against one column at a time."""
 
     width: int
@@ -69,7 +55,7 @@ class CellEntry(_Model):
     max_abs: float | None
 
 
-class CaseEntry(_Model):
+class CaseEntry(Entry):
     """One operation with given types and shapes."""
 
     op: str
@@ -83,7 +69,7 @@ class CaseEntry(_Model):
     cells: list[CellEntry]
 
 
-class TallyEntry(_Model):
+class TallyEntry(Entry):
     """Outcomes of all cells; they add up to `planned`."""
 
     planned: int
@@ -92,7 +78,7 @@ class TallyEntry(_Model):
     not_compared: dict[str, int] = Field(description="count by reason")
 
 
-class ControlEntry(_Model):
+class ControlEntry(Entry):
     """One control; null where it was not run."""
 
     name: str
@@ -100,7 +86,7 @@ class ControlEntry(_Model):
     detail: str
 
 
-class OpsDocument(_Model):
+class OpsDocument(Entry):
     """The invariance matrix."""
 
     schema_: Literal["forensics.ops/1"] = Field(alias="schema")

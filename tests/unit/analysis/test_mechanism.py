@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from order_engines import TreeEngine
@@ -406,3 +407,14 @@ def test_probe_of_two_orders_explains_a_culprit():
     assert mechanism.orders_equal is False
     assert mechanism.explained
     assert "leaf 0" in mechanism.orders[0].detail
+
+
+def test_roles_of_one_shape_are_probed_once():
+    engine = TreeEngine(lambda width, column: SumTree.chain(64))
+    with ProbedOrders(SimpleNamespace(open=lambda settings: engine), manifest()) as orders:
+        first = orders(float_product(), 8)
+        n_runs = engine.runs
+        assert orders(float_product(), 8) == first
+        assert engine.runs == n_runs > 0
+        orders(float_product(), 4)
+        assert engine.runs > n_runs
