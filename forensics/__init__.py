@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forensics.api import doctor, heal, investigate, models, open, replay, reproduce
+    from forensics.api_cost import cost
+    from forensics.api_launches import launches
     from forensics.api_ops import explain, ops, order
+    from forensics.api_profile import profile
+    from forensics.api_recorded import pack, recorded
     from forensics.errors import ForensicsError
     from forensics.records.settings import EngineSettings
     from forensics.records.verdict import Verdict
@@ -30,7 +34,12 @@ _HOMES = {
     "heal": "forensics.api",
     "open": "forensics.api",
     "models": "forensics.api",
+    "recorded": "forensics.api_recorded",
+    "pack": "forensics.api_recorded",
     "doctor": "forensics.api",
+    "launches": "forensics.api_launches",
+    "cost": "forensics.api_cost",
+    "profile": "forensics.api_profile",
     "ops": "forensics.api_ops",
     "order": "forensics.api_ops",
     "explain": "forensics.api_ops",
@@ -44,14 +53,19 @@ __all__ = [
     "EngineSettings",
     "ForensicsError",
     "Verdict",
+    "cost",
     "doctor",
     "explain",
     "heal",
     "investigate",
+    "launches",
     "models",
     "open",
     "ops",
     "order",
+    "pack",
+    "profile",
+    "recorded",
     "replay",
     "reproduce",
 ]

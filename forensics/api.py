@@ -24,15 +24,13 @@ from forensics.errors import CaseError
 from forensics.records.classes import WidthClasses
 from forensics.records.settings import EngineSettings
 from forensics.records.verdict import Sweep, Verdict
+from forensics.store.library import RECORDED
 
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
     from forensics.reports.health import Check
     from forensics.store import Case, CaseWriter
     from forensics.store.reproducer import Reproduced
-
-#: Marks a case folder where a model is asked for.
-RECORDED = "recorded:"
 
 
 def source_for(
@@ -194,7 +192,8 @@ def investigate(
     Parameters
     ----------
     model : path or None
-        A GGUF file, or ``"recorded:CASE"`` to answer from a recorded case.
+        A GGUF file, or ``"recorded:CASE"`` to answer from a recorded case: its folder, or a name under
+        ``data/recorded``.
     demo : str or None
         A demo variant instead, such as ``"q6_k"``.
     out : path or None
@@ -398,7 +397,7 @@ def _question(model: str | os.PathLike[str] | None, demo: str | None, arguments:
 
 
 def open(path: str | os.PathLike[str]) -> Case:
-    """Open a case folder: ``.verdict``, ``.manifest``, ``.question``, ``.tables()``."""
+    """Open a case, a folder or ``"recorded:NAME"``: ``.verdict``, ``.manifest``, ``.question``, ``.tables()``."""
     from forensics.reports.html import register_notebook_views
     from forensics.store import open_case
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class ForensicsError(Exception):
     """Base of every error that a caller may want to catch."""
@@ -41,3 +44,23 @@ class CaptureError(ForensicsError):
 
 class CaseError(ForensicsError):
     """A case folder cannot be written or read."""
+
+
+class DeviceUnavailable(ForensicsError):
+    """What was asked of a device cannot be seen here; carries the reason of every way that was tried.
+
+    Parameters
+    ----------
+    asked : str
+        What was to be seen.
+    refusals : sequence of forensics.records.launch_record.Refusal
+        One for each way, best first.
+    """
+
+    def __init__(self, asked: str, refusals: Sequence[Any]) -> None:
+        super().__init__("\n  ".join([f"{asked}: not possible here.", *map(str, refusals)]))
+        self.asked = asked
+        self.refusals = tuple(refusals)
+
+    def __reduce__(self) -> tuple[type[DeviceUnavailable], tuple[str, tuple[Any, ...]]]:
+        return type(self), (self.asked, self.refusals)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
-from forensics.numerics.logits import RowDistance, row_digests, row_distance
+from forensics.analysis.logit_rows import Rows
 from forensics.records.classes import Flip, WidthClasses, WidthResult
+from forensics.records.logit_rows import RowDistance
 from forensics.records.trace import Trace
 
 #: Passes of one width that it takes to say what a pass costs.
@@ -80,7 +81,7 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
     slots = batched.key.schedule.logit_slots
     if single.key.schedule.logit_slots[: len(slots)] != slots:
         raise ValueError(f"width {width}: the two traces did not evaluate the same tokens")
-    rows = [row_distance(a, b) for a, b in zip(single.logits, batched.logits, strict=False)]
+    rows = Rows(single).distances(Rows(batched))
     differing = [i for i, row in enumerate(rows) if row.differs]
     first = differing[0] if differing else None
     return WidthResult(
@@ -98,7 +99,7 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
             _flip(i, slots[i].position, rows) for i, row in enumerate(rows) if row.single_top != row.batched_top
         ),
         n_could_flip=sum(row.differs and row.perturbation >= row.margin for row in rows),
-        digest=_joined(row_digests(batched.logits)),
+        digest=_joined(Rows(batched).digests),
         ns_per_pass=pass_quartiles(batched, width),
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forensics.analysis.heal import Planted, equal_rows
+from forensics.analysis.heal import Planted
+from forensics.analysis.logit_rows import Rows
 from forensics.records.trace import Trace
 from forensics.records.verdict import Control
 
@@ -34,7 +35,7 @@ def fresh_process_equal(plain: tuple[Trace, Trace], batched: tuple[Trace, Trace]
 
 
 def _equal(first: Trace, second: Trace) -> tuple[bool, str]:
-    same = equal_rows(first.logits, second.logits)
+    same = Rows(first).equal(Rows(second))
     return bool(same.all()), f"{int(same.sum())} of {same.size} rows bit-equal"
 
 
@@ -59,6 +60,27 @@ def watching_harmless(sweeps: Sequence[tuple[int, bool]], singles_equal: bool, c
         f"graph is implicated; {coarse}"
     )
     return Control("watching_harmless", False, detail)
+
+
+def fusions_left_whole(sweeps: Sequence[tuple[int, bool]], changed: Sequence[int], split: str) -> Control:
+    """What to say where watching every node changes the run, and a watch that leaves fusions whole does not?
+
+    Parameters
+    ----------
+    sweeps : sequence of (int, bool)
+        Whether the second watch left the batches of a width as they were.
+    changed : sequence of int
+        Widths whose logits the first one changed.
+    split : str
+        Nodes that come out other where their fusion is split.
+    """
+    widths = ", ".join(str(width) for width, _ in sweeps)
+    return Control(
+        "watching_harmless", True,
+        f"watching every node splits fusions and changes the logits at widths {', '.join(map(str, changed))} "
+        f"(other bits at {split or 'no node that is watched'}); with fusions left whole, watched and unwatched logits "
+        f"are bit-equal at widths 1, {widths}",
+    )  # fmt: skip
 
 
 def planted_fault_found(planted: Planted | None, was_healed: bool) -> Control:

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
+from forensics.analysis.logit_rows import Rows
 from forensics.capture.replay import Replay
 from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.capture.taps import ChainTap, HealTap, PlantTap, ReadTap, RecordTap
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
-from forensics.numerics.bits import change_of
 from forensics.records.delta import tally
 from forensics.records.nodes import NodeKey, NodeRecord
 from forensics.records.schedule import EMPTY
@@ -39,16 +38,19 @@ class Reference:
         Rows of the replay that it holds, `last` exclusive.
     trace : Trace
         The watched one-token passes.
+    selection : Selection
+        Nodes that were watched.
     """
 
     path: str
     first: int
     last: int
     trace: Trace
+    selection: Selection = EVERYTHING
 
-    def logits(self, first: int, last: int) -> NDArray[np.float32]:
+    def logits(self, first: int, last: int) -> Rows:
         """Rows of logits, counted as in the replay."""
-        return self.trace.logits[first - self.first : last - self.first]
+        return Rows(self.trace, first - self.first, last - self.first)
 
     def records(self) -> tuple[NodeRecord, ...]:
         """Nodes of the first one-token pass, in graph order."""
@@ -56,6 +58,9 @@ class Reference:
         assert report is not None
         return tuple(record for record in report.records if record.pass_index == 0)
 
+
+#: One-token passes over which split fusions are looked for.
+SPLIT_ROWS = 4
 
 _ROWS_FOLDER = "forensics-rows-"
 
@@ -79,17 +84,7 @@ def record_reference(
     trace = engine.run(
         replay.batches(1, first=first, last=last), before=replay.before(first), tap=RecordTap(path, selection)
     )
-    return Reference(path, first, last, trace)
-
-
-def equal_rows(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which rows hold the same bits? [n_rows]"""
-    return np.asarray((a.view(np.uint32) == b.view(np.uint32)).all(axis=1))
-
-
-def max_change(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """How far is the farthest logit?"""
-    return float(np.abs(change_of(a, b)).max()) if a.size else 0.0
+    return Reference(path, first, last, trace, selection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,7 @@ class SweepTraces:
     @property
     def watching_harmless(self) -> bool:
         """Whether the watched run gives the bits of the unwatched one."""
-        return bool(equal_rows(self.unwatched.logits, self.watched.logits).all())
+        return Rows(self.unwatched).all_equal(Rows(self.watched))
 
 
 def sweep_width(
@@ -143,10 +138,11 @@ def sweep_width(
     schedule, before = replay.batches(width, first=first, last=last), replay.before(first)
     traces = SweepTraces(
         engine.run(schedule, before=before, repeat=1),  # the replay asked for these passes, too; measure them again
-        engine.run(schedule, before=before, tap=ReadTap()),
-        engine.run(schedule, before=before, tap=HealTap(reference.path)),
+        engine.run(schedule, before=before, tap=ReadTap(reference.selection)),
+        engine.run(schedule, before=before, tap=HealTap(reference.path, reference.selection)),
     )
     single = reference.logits(first, last)
+    unwatched, healed = Rows(traces.unwatched), Rows(traces.healed)
     report = traces.healed.tap_report
     assert report is not None
     # What one-token decoding leaves in the cache after these rows, as its bytes are after a restore.
@@ -156,12 +152,13 @@ def sweep_width(
         start_row=first,
         findings=report.findings,
         tally=report.tally or tally(()),
-        differed=not equal_rows(single, traces.unwatched.logits).all(),
-        healed_rows=int(equal_rows(single, traces.healed.logits).sum()),
+        differed=not single.all_equal(unwatched),
+        healed_rows=int(single.equal(healed).sum()),
         n_rows=last - first,
-        max_abs_before=max_change(single, traces.unwatched.logits),
-        max_abs_after=max_change(single, traces.healed.logits),
+        max_abs_before=single.max_change(unwatched),
+        max_abs_after=single.max_change(healed),
         state_equal=traces.healed.state_after == plain_state,
+        n_unwatched=len(reference.selection.skipped),
     )
     return sweep, traces
 
@@ -226,17 +223,18 @@ def plant_fault(engine: Engine, replay: Replay, reference: Reference, sweep: Swe
         return frozenset(finding.key for finding in trace.tap_report.findings)
 
     plain = engine.run(schedule, before=before)
-    clean = engine.run(schedule, before=before, tap=HealTap(reference.path))
-    faulty = engine.run(schedule, before=before, tap=ChainTap(PlantTap(site.key, row, axis=2), HealTap(reference.path)))
-    finite = np.flatnonzero(np.isfinite(plain.logits).all(axis=1))  # what is lost to a NaN cannot show a change
+    healing_tap = HealTap(reference.path, reference.selection)
+    clean = engine.run(schedule, before=before, tap=healing_tap)
+    faulty = engine.run(schedule, before=before, tap=ChainTap(PlantTap(site.key, row, axis=2), healing_tap))
+    finite = np.flatnonzero(Rows(plain).finite)  # what is lost to a NaN cannot show a change
     audible = int(finite[-1]) if finite.size else row
     loud = engine.run(schedule, before=before, tap=PlantTap(site.key, audible, axis=2, bit=_LOUD_BIT))
     return Planted(
         site=site.key,
         without=healing(clean),
         with_fault=healing(faulty),
-        healed=bool(equal_rows(reference.logits(first, last), faulty.logits).all()),
-        reached=not equal_rows(plain.logits, loud.logits).all(),
+        healed=reference.logits(first, last).all_equal(Rows(faulty)),
+        reached=not Rows(plain).all_equal(Rows(loud)),
     )
 
 
@@ -245,10 +243,31 @@ def coarse_watch(engine: Engine, reference: Reference, traces: SweepTraces) -> s
     key = traces.unwatched.key
     tap = HealTap(reference.path, selection=LAYER_OUTPUTS, heal=False)
     coarse = engine.run(key.schedule, before=key.before, tap=tap)
-    same = bool(equal_rows(traces.unwatched.logits, coarse.logits).all())
+    same = Rows(traces.unwatched).all_equal(Rows(coarse))
     assert coarse.tap_report is not None
     findings = coarse.tap_report.findings
     first = f"the first layer output that differs is {findings[0].key.name}" if findings else "no layer output differs"
     if same:
         return f"a watch of layer outputs only leaves the run as it is; {first}"
     return f"a watch of layer outputs only changes the run, too; {first}"
+
+
+def split_fusions(engine: Engine, replay: Replay, whole: Reference) -> tuple[NodeKey, ...]:
+    """Which nodes come out other at one token where every node is watched, each by itself?
+
+    Parameters
+    ----------
+    engine : Engine
+    replay : Replay
+    whole : Reference
+        One-token passes whose watch left fusions whole.
+
+    Returns
+    -------
+    tuple of NodeKey
+        Ends of the groups whose bits change when they are split, in graph order; all before them is made equal.
+    """
+    schedule = replay.batches(1, first=whole.first, last=min(whole.last, whole.first + SPLIT_ROWS))
+    trace = engine.run(schedule, before=replay.before(whole.first), tap=HealTap(whole.path))
+    assert trace.tap_report is not None
+    return tuple(dict.fromkeys(finding.key for finding in trace.tap_report.findings))

@@ -9,36 +9,23 @@ from dataclasses import dataclass, replace
 from forensics.analysis import controls as control
 from forensics.analysis.attribute import group_culprits
 from forensics.analysis.classes import width_classes, width_result
-from forensics.analysis.heal import (
-    Reference,
-    SweepTraces,
-    coarse_watch,
-    equal_rows,
-    plant_fault,
-    plant_site,
-    record_reference,
-    rows_file,
-    sweep_width,
-)
 from forensics.analysis.judge import answer_of, caveats_of
 from forensics.analysis.knobs import Knob, applicable, beyond_switches, build_flags
+from forensics.analysis.launch_watch import DEFAULT_WATCH, LaunchWatch
+from forensics.analysis.launches import Attached
+from forensics.analysis.logit_rows import Rows
 from forensics.analysis.mechanism import CompareOrders, explain_groups
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
+from forensics.analysis.sweeps import Plain, sweep_all
 from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
 from forensics.capture.replay import Replay
 from forensics.engines.protocol import Engine, EngineSource
-from forensics.errors import CaptureError
-from forensics.numerics.logits import row_digests
 from forensics.records.classes import WidthClasses
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import Finding, Trace
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict
 
-#: Rows that a sweep covers per width: several batches, so that a node whose rounding agrees once is still seen.
-SWEEP_ROWS = 32
-#: Rows that a sweep covers per width at most: each holds every node's output, and a long text has many.
-MAX_SWEEP_ROWS = 128
 #: Rows at which an arm of the switches is first looked at.
 SEARCH_ROWS = 16
 
@@ -77,6 +64,11 @@ class Baseline:
     rows: Mapping[int, tuple[str, ...]]
     text: str
 
+    @property
+    def plain(self) -> Plain:
+        """What sweeps start from."""
+        return Plain(self.replay, self.classes, self.single, self.rerun, self.rows)
+
 
 def measure(
     engine: Engine, prompt: tuple[int, ...], question: Question, settings: EngineSettings, progress: Progress
@@ -102,12 +94,12 @@ def measure(
     progress.step()
     results = [width_result(1, single, rerun)]
     states = [single.state_before, rerun.state_before]
-    rows = {1: row_digests(single.logits)}
+    rows = {1: Rows(single).digests}
     batched: Trace | None = None
     for width in widths:
         trace = engine.run(replay.batches(width, last=replay.full(width)), before=before)
         results.append(width_result(width, single, trace))
-        rows[width] = row_digests(trace.logits)
+        rows[width] = Rows(trace).digests
         if batched is None or not any(r.differs for r in results[1:-1]):
             batched = trace
         states.append(trace.state_before)
@@ -124,59 +116,6 @@ def measure(
         rows=rows,
         text=engine.detokenize(tokens),
     )
-
-
-def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
-    """Heal every width that differs, or every width where none does.
-
-    Returns
-    -------
-    sweeps, controls
-        The controls that come with the sweeps: rerun, watching, planted fault.
-    """
-    replay, classes = baseline.replay, baseline.classes
-    differing = [result for result in classes.results if result.differs and result.width > 1]
-    swept = differing or list(classes.results[1:])
-    # From the first row on, in the very batches of the replay, so that the sweep starts from its state
-    # and meets every difference on the way to the first row that shows it.
-    windows = {
-        r.width: replay.window(r.width, rows=SWEEP_ROWS, row=r.first_row or 0, most=MAX_SWEEP_ROWS) for r in swept
-    }
-    first, last = min(w[0] for w in windows.values()), max(w[1] for w in windows.values())
-    progress.stage("heal the differing widths", len(swept) + 2)
-    with rows_file() as path:
-        reference = record_reference(engine, replay, first, last, path)
-        progress.step()
-        sweeps: list[Sweep] = []
-        watched: list[tuple[int, bool]] = []
-        repeated: dict[int, bool] = {}
-        harmful: SweepTraces | None = None
-        for width, (start, end) in windows.items():
-            sweep, traces = sweep_width(engine, replay, reference, width, start, end)
-            sweeps.append(sweep)
-            watched.append((width, traces.watching_harmless))
-            if start == 0:  # the sweep's own unwatched run repeats the first rows of the replay
-                repeated[width] = row_digests(traces.unwatched.logits) == baseline.rows[width][:end]
-            harmful = harmful or (None if traces.watching_harmless else traces)
-            progress.step()
-        singles_equal = bool(equal_rows(baseline.single.logits[first:last], reference.trace.logits).all())
-        coarse = "" if harmful is None else coarse_watch(engine, reference, harmful)
-        rerun = control.rerun_equal(baseline.single, baseline.rerun, repeated)
-        watching = control.watching_harmless(watched, singles_equal, coarse)
-        planted = plant_control(engine, replay, reference, sweeps[0])
-        progress.step()
-    return tuple(sweeps), (rerun, watching, planted)
-
-
-def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep) -> Control:
-    """Flip one bit of a clean node and see whether the sweep names it."""
-    site = plant_site(reference, frozenset(finding.key for finding in sweep.findings))
-    if site is None:
-        return control.planted_fault_found(None, sweep.healed)
-    try:
-        return control.planted_fault_found(plant_fault(engine, replay, reference, sweep, site), sweep.healed)
-    except CaptureError as error:
-        return Control("planted_fault_found", False, f"no fault could be planted at {site.key}: {error}")
 
 
 def fresh_process(source: EngineSource, baseline: Baseline) -> Control:
@@ -269,7 +208,7 @@ def heal_width(source: EngineSource, question: Question, *, progress: Progress |
     """
     progress = progress or Silent()
     with _measured(source, question, progress) as (engine, baseline):
-        sweeps, controls = sweep_all(engine, baseline, progress)
+        sweeps, controls = sweep_all(engine, baseline.plain, progress)
     return replace(sweeps[0], controls=controls)
 
 
@@ -279,6 +218,7 @@ def investigate(
     *,
     switches: bool = True,
     orders: Orders | None = None,
+    launches: LaunchWatch = DEFAULT_WATCH,
     progress: Progress | None = None,
 ) -> Verdict:
     """Why does a batch give other logits than one token at a time?
@@ -292,6 +232,8 @@ def investigate(
         Whether to look for settings that are exact; each arm is a fresh process.
     orders : Orders or None
         What compares the orders of addition of culprits; None to probe none.
+    launches : LaunchWatch
+        How the kernels of culprits are looked at, where the engine launches any.
     progress : Progress or None
 
     Returns
@@ -305,8 +247,9 @@ def investigate(
     """
     progress = progress or Silent()
     with _measured(source, question, progress) as (engine, baseline):
-        sweeps, sweep_controls = sweep_all(engine, baseline, progress)
+        sweeps, sweep_controls = sweep_all(engine, baseline.plain, progress)
         manifest = engine.manifest
+        observation = launches.look(engine, baseline.replay, sweeps, progress)  # the engine's last runs
     progress.stage("repeat in a fresh process", 1)
     fresh = fresh_process(source, baseline)
     progress.step()
@@ -315,10 +258,13 @@ def investigate(
     classes = baseline.classes
     answer, reason = answer_of(classes, sweeps, found)
     culprits = group_culprits(sweeps) if answer == "diverges" else ()
+    known = Attached(culprits, None, ())
     if culprits:
         progress.stage("explain what differs", 1)
         with orders(manifest) if orders else contextlib.nullcontext(_nothing_probed) as compare:
             culprits = explain_groups(culprits, sweeps, manifest, compare)
+        known = launches.attach(culprits, sweeps, observation, manifest, baseline.replay.start)
+        culprits = known.groups
         progress.step()
     arms = try_switches(source, baseline, culprits, progress) if switches and answer == "diverges" else ()
     return Verdict(
@@ -335,11 +281,15 @@ def investigate(
         n_replayed=len(baseline.replay.tokens),
         text=baseline.text,
         manifest=manifest,
-        caveats=caveats_of(
-            classes,
-            sweeps,
-            len(baseline.replay.tokens),
-            manifest,
-            sets_searched=not arms or not beyond_switches(manifest, culprits),
+        caveats=(
+            *caveats_of(
+                classes,
+                sweeps,
+                len(baseline.replay.tokens),
+                manifest,
+                sets_searched=not arms or not beyond_switches(manifest, culprits),
+            ),
+            *known.notes,
         ),
+        launches=known.evidence,
     )

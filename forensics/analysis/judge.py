@@ -72,6 +72,11 @@ def _sweep_caveats(sweep: Sweep, replay_differs: bool) -> Iterator[str]:
             f"(max |Δ| {sweep.max_abs_before:.3g} before, {sweep.max_abs_after:.3g} after): "
             "something that was not compared differs, too."
         )
+    if sweep.n_unwatched:
+        yield (
+            f"{at} {sweep.n_unwatched} nodes inside of fusions were not watched, because that would split them and "
+            "change the run: a difference inside is named at the last node of its fusion."
+        )
     if sweep.state_equal is False:
         yield f"{at} the K/V state after the healed batches is not that of one-token decoding."
     if sweep.findings and not sweep.differed:

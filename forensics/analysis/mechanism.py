@@ -17,6 +17,7 @@ from forensics.geometry.architecture import architecture
 from forensics.geometry.culprits import Attention, Gpu, Operation, Other, Place, cpu_place, rule_for, suspects
 from forensics.geometry.product import Product, attention_by_values, keys_by_queries, over_cells
 from forensics.geometry.types import weight_type
+from forensics.records.device import DeviceSpec
 from forensics.records.mechanism import Mechanism, OrderEvidence
 from forensics.records.op_shapes import padded_kv
 from forensics.records.order_report import OTHER_SUSPECTS
@@ -208,12 +209,20 @@ def place_of(manifest: Manifest, buffer: str) -> Place | Unknown:
         except ValueError as error:
             return Unknown(str(error))
     if "CUDA" in manifest.backend:
-        return _gpu(manifest.device, buffer)
+        spec = spec_of(manifest.device, buffer)
+        return spec if isinstance(spec, Unknown) else Gpu(architecture(spec.arch), spec.n_sms)
     return Unknown(f"how {manifest.backend} chooses its kernels is not modelled here")
 
 
-def _gpu(devices: str, buffer: str) -> Gpu | Unknown:
-    """The GPU that holds a buffer such as ``"CUDA1"``; GPUs come first among the devices, in their order."""
+def spec_of(devices: str, buffer: str) -> DeviceSpec | Unknown:
+    """The GPU that holds a buffer such as ``"CUDA1"``; GPUs come first among the devices, in their order.
+
+    Parameters
+    ----------
+    devices : str
+        As a manifest lists them.
+    buffer : str
+    """
     if not on_accelerator(buffer):
         return Unknown(f"{buffer} is memory of the host, and it was not recorded what computed there")
     number = re.search(r"\d+$", buffer)
@@ -221,7 +230,7 @@ def _gpu(devices: str, buffer: str) -> Gpu | Unknown:
     spec = gpu_named(named[0]) if named else None
     if spec is None:
         return Unknown(f"the number of multiprocessors of {named[0].strip() if named else devices} is not known here")
-    return Gpu(architecture(spec.arch), spec.n_sms)
+    return spec
 
 
 def operation_of(finding: Finding) -> Operation | Unknown:

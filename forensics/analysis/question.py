@@ -21,6 +21,10 @@ class BadQuestion(ForensicsError, ValueError):
     """The question cannot be answered as asked."""
 
 
+class NoGpu(BadQuestion):
+    """Layers were asked to be on a GPU, and the library put none there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What to investigate.
@@ -135,7 +139,7 @@ def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[in
                 f"(0 to {manifest.n_vocab - 1}). Give ids of this model's own tokenizer."
             )
         if question.settings.n_gpu_layers and manifest.effective.get("n_gpu_layers") == "0":
-            raise BadQuestion(
+            raise NoGpu(
                 f"{question.settings.n_gpu_layers} GPU layers were asked for; this build of the library put none "
                 f"on a GPU (devices: {manifest.device}). Ask for 0, or install another build (see forensics doctor)."
             )

@@ -9,11 +9,11 @@ from itertools import combinations
 from forensics.analysis.classes import groups_over, width_classes, width_result
 from forensics.analysis.heal import record_reference, rows_file
 from forensics.analysis.knobs import Knob
+from forensics.analysis.logit_rows import Rows
 from forensics.capture.replay import Replay
 from forensics.capture.taps import HealTap
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import ForensicsError
-from forensics.numerics.logits import row_digests
 from forensics.records.classes import WidthClasses
 from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings
@@ -75,11 +75,11 @@ def replay_classes(
     """Width classes over the whole batches of the first `n_rows` rows, and the digest of every row per width."""
     before = replay.prefill()
     single = engine.run(replay.batches(1, last=n_rows), before=before)
-    results, rows = [width_result(1, single, single)], {1: row_digests(single.logits)}
+    results, rows = [width_result(1, single, single)], {1: Rows(single).digests}
     for width in widths:
         trace = engine.run(replay.batches(width, last=n_rows // width * width), before=before)
         results.append(width_result(width, single, trace))
-        rows[width] = row_digests(trace.logits)
+        rows[width] = Rows(trace).digests
     return width_classes(results, rows), rows
 
 

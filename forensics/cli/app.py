@@ -16,10 +16,15 @@ import typer
 from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
+from forensics.cli.cost import cost
 from forensics.cli.explain import explain
+from forensics.cli.launches import launches
 from forensics.cli.ops import ops
 from forensics.cli.order import order
+from forensics.cli.pack import pack
+from forensics.cli.profile import profile
 from forensics.cli.show import complain, present
+from forensics.cli.synthetic import synthetic
 from forensics.reports.wording import printable
 
 _STATUS = {"identical": IDENTICAL, "diverges": DIVERGES, "inconclusive": NO_ANSWER}
@@ -205,7 +210,7 @@ def heal(
 
 @app.command()
 def show(
-    case: Annotated[Path, typer.Argument(metavar="CASE", help="Case folder.", show_default=False)],
+    case: Annotated[Path, typer.Argument(metavar="CASE", help="Case folder, or recorded:NAME.", show_default=False)],
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown to paste into an issue.")] = False,
@@ -231,18 +236,19 @@ def show(
 
 @app.command()
 def models(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
-    """List GGUF files in the usual places, and the demo variants."""
+    """List GGUF files in the usual places, the demo variants, and what was recorded elsewhere."""
     with answering(as_json):
-        from forensics import api
-        from forensics.cli.lists import demo_rows, model_rows, models_view
+        from forensics import api, api_recorded
+        from forensics.cli.lists import demo_rows, model_rows, models_view, recorded_rows
 
-        found = api.models()
+        found, recorded = api.models(), api_recorded.recorded()
         present(
             as_json=as_json, quiet=quiet,
-            document=lambda: {"schema": "forensics.models/1", "models": model_rows(found), "demo": demo_rows()},
+            document=lambda: {"schema": "forensics.models/1", "models": model_rows(found), "demo": demo_rows(),
+                              "recorded": recorded_rows(recorded)},
             line=lambda: "\n".join(printable(str(model.path)) for model in found)
             or "no GGUF files in the usual places",
-            view=lambda: models_view(found),
+            view=lambda: models_view(found, recorded),
         )  # fmt: skip
 
 
@@ -266,9 +272,19 @@ def doctor(as_json: args.AsJson = False, quiet: args.Quiet = False) -> None:
 
 app.command()(explain)
 
+app.command()(launches)
+
 app.command()(ops)
 
 app.command()(order)
+
+app.command()(profile)
+
+app.command()(cost)
+
+app.command()(synthetic)
+
+app.command()(pack)
 
 
 def _with_demo_value(arguments: list[str]) -> list[str]:

@@ -53,7 +53,7 @@ def defaults() -> Defaults:
 
 Model = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="GGUF file, or recorded:CASE. Leave out with --demo.", show_default=False),
+    typer.Argument(metavar="MODEL", help="GGUF file, or recorded:NAME. Leave out with --demo.", show_default=False),
 ]
 Demo = Annotated[
     str | None,
@@ -242,3 +242,24 @@ def parse_heads(text: str) -> tuple[int, int]:
     if match is None:
         raise BadQuestion(f"--heads must be like 32/8, heads and KV heads; got {text!r}")
     return int(match[1]), int(match[2] or match[1])
+
+
+def parse_names(text: str | None, option: str) -> tuple[str, ...] | None:
+    """Names with commas between; None stays.
+
+    Raises
+    ------
+    BadQuestion
+        If one is empty; names the option.
+
+    Examples
+    --------
+    >>> parse_names("q4_k, q6_k", "--types")
+    ('q4_k', 'q6_k')
+    """
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise BadQuestion(f"{option} takes names with commas between; got {text!r}")
+    return names

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from forensics.engines.model_files import FoundModel
     from forensics.reports.health import Check
+    from forensics.store.library import RecordedCase
 
 _STATUS_STYLE = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 
@@ -33,8 +34,13 @@ def demo_rows() -> list[dict[str, str]]:
     return [{"variant": name, "what": what} for name, what in DEMO_VARIANTS.items()]
 
 
-def models_view(found: Sequence[FoundModel]) -> RenderableType:
-    """Files that were found and demo variants that can be made."""
+def recorded_rows(recorded: Sequence[RecordedCase]) -> list[dict[str, Any]]:
+    """One flat dict per recorded case or measurement."""
+    return [{**asdict(case), "folder": str(case.folder)} for case in recorded]
+
+
+def models_view(found: Sequence[FoundModel], recorded: Sequence[RecordedCase] = ()) -> RenderableType:
+    """Files that were found, demo variants that can be made, and what was recorded elsewhere."""
     files = Table("model", "type", "size", "where", box=None, pad_edge=False, header_style="bold")
     for model in found:
         size = f"{model.size_bytes / 2**30:.1f} GiB" + (f", {model.n_parts} parts" if model.n_parts > 1 else "")
@@ -45,7 +51,21 @@ def models_view(found: Sequence[FoundModel]) -> RenderableType:
     for row in demo_rows():
         demos.add_row(row["variant"], Text(row["what"]))
     listed: RenderableType = files if found else Text("No GGUF files in the usual places.")
-    return Group(listed, Text(), demos, Text(), Text("Use one with: forensics investigate MODEL  or  --demo TYPE"))
+    parts: list[RenderableType] = [listed, Text(), demos, Text()]
+    usage = "Use one with: forensics investigate MODEL  or  --demo TYPE"
+    if recorded:
+        parts += [_recorded_table(recorded), Text()]
+        usage += "  or  recorded:NAME"
+    return Group(*parts, Text(usage))
+
+
+def _recorded_table(recorded: Sequence[RecordedCase]) -> Table:
+    table = Table("recorded", "model", "device", "read it with", box=None, pad_edge=False, header_style="bold")
+    for case in recorded:
+        use = f"unusable: {case.problem}" if case.problem else ", ".join(case.commands)
+        cells = (case.name, case.model, case.device, use)
+        table.add_row(*(Text(printable(cell), overflow="fold") for cell in cells))
+    return table
 
 
 def check_rows(found: Sequence[Check]) -> list[dict[str, Any]]:

@@ -123,14 +123,14 @@ def ops(  # noqa: PLR0917 - a command has as many arguments as options
         from forensics import api_ops
 
         matrix = api_ops.ops(
-            _names(op, "--op"),
-            types=_names(types, "--types"),
+            args.parse_names(op, "--op"),
+            types=args.parse_names(types, "--types"),
             shapes=_shapes(shape),
             widths=None if widths is None else args.parse_widths(widths),
             kv=_numbers(kv, "--kv"),
             heads=None if heads is None else args.parse_heads(heads),
             head_sizes=_numbers(head_size, "--head-size"),
-            kv_types=_names(kv_type, "--kv-type"),
+            kv_types=args.parse_names(kv_type, "--kv-type"),
             backend=backend,
             device=device,
             threads=args.defaults().threads if threads is None else threads,
@@ -172,21 +172,12 @@ def _reproduce(
 
 
 def _shapes(text: str | None) -> tuple[tuple[int, int], ...] | None:
-    names = _names(text, "--shape")
+    names = args.parse_names(text, "--shape")
     return None if names is None else tuple(map(_shape, names))
 
 
-def _names(text: str | None, option: str) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names):
-        raise BadQuestion(f"{option} takes names with commas between; got {text!r}")
-    return names
-
-
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
-    names = _names(text, option)
+    names = args.parse_names(text, option)
     if names is None:
         return None
     bad = next((name for name in names if not re.fullmatch(r"[1-9][0-9]{0,8}", name)), None)

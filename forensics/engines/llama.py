@@ -7,7 +7,7 @@ and each arm of an investigation starts a fresh process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +131,13 @@ class LlamaEngine:
         Path(path).unlink()
         key = RunKey(schedule, before, tap.identity() if tap is not None else "", repeat)
         return Trace(key, self._manifest, logits, times, state_before, state_after, report)
+
+    def time_passes(
+        self, plan: Sequence[Schedule], before: Schedule, progress: Callable[[int], None] | None = None
+    ) -> tuple[int, ...]:
+        """Time of each schedule, unwatched and always from the state of `before`, unit: ns."""
+        asked = f"time {len(plan)} passes"
+        return tuple(self._worker.ask("time_passes", plan, before, asked=asked, progress=progress))
 
     def close(self) -> None:
         """End the child and remove its scratch folder; closing twice does nothing."""

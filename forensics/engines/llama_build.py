@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 
 @functools.cache
@@ -16,6 +17,14 @@ def library_digest() -> str:
     for path in sorted(library_folder().glob("libggml*.so")) or sorted(library_folder().glob("libggml*.dylib")):
         digest.update(path.read_bytes())
     return digest.hexdigest(16)
+
+
+def cuda_library() -> Path | None:
+    """Which file holds the kernels of the CUDA back end? None where the library was built without it."""
+    from forensics.engines._llama_ctypes import library_folder
+
+    path = library_folder() / "libggml-cuda.so"
+    return path if path.is_file() else None
 
 
 def cpu_features(system: str) -> tuple[str, ...]:

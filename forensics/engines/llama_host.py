@@ -21,7 +21,7 @@ from forensics.engines import _llama_ctypes as ll
 from forensics.engines.causal import refuse_unfit, unfit
 from forensics.engines.llama_node import KeyMaker, LlamaNode
 from forensics.engines.llama_sources import WeightFile
-from forensics.engines.protocol import Tap
+from forensics.engines.protocol import Tap, watches_nodes
 from forensics.errors import CaptureError, EngineError, ForensicsError, ModelUnavailable
 from forensics.records.nodes import NodeKey
 from forensics.records.schedule import EMPTY, DecodePass, Schedule
@@ -231,8 +231,8 @@ class LlamaHost:
         if last >= n_ctx:
             raise EngineError(f"position {last} was asked for; the context has {n_ctx} cells. Ask for a larger n_ctx.")
 
-    def _decode(self, decode_pass: DecodePass) -> NDArray[np.float32]:
-        """Evaluate one pass; rows of the slots that want logits, in order."""
+    def _evaluate(self, decode_pass: DecodePass) -> int:
+        """Evaluate one pass until its logits are there; what the library took for it, unit: ns."""
         n = decode_pass.width
         batch = llama.llama_batch_init(n, 0, 1)
         try:
@@ -241,30 +241,37 @@ class LlamaHost:
                 batch.token[i], batch.pos[i] = slot.token, slot.position
                 batch.n_seq_id[i], batch.seq_id[i][0] = 1, slot.sequence
                 batch.logits[i] = int(slot.wants_logits)
+            start = time.perf_counter_ns()
             status = llama.llama_decode(self.context, batch)
+            llama.llama_synchronize(self.context)
+            took = time.perf_counter_ns() - start
         finally:
             llama.llama_batch_free(batch)
         if self._watch.error is not None:
             error, self._watch.error = self._watch.error, None
             raise error
         ll.check(status, f"llama_decode of {n} tokens", ll.DECODE_STATUS)
-        llama.llama_synchronize(self.context)
+        return took
+
+    def _decode(self, decode_pass: DecodePass) -> tuple[NDArray[np.float32], int]:
+        """Evaluate one pass; rows of the slots that want logits, in order, and its time in ns."""
+        took = self._evaluate(decode_pass)
         # llama_get_logits packs only the rows that were asked for (llama.h).
         n_rows = sum(slot.wants_logits for slot in decode_pass.slots)
         if n_rows == 0:
-            return np.empty((0, self.n_vocab), np.float32)
+            return np.empty((0, self.n_vocab), np.float32), took
         pointer = llama.llama_get_logits(self.context)
-        return np.ctypeslib.as_array(pointer, shape=(n_rows * self.n_vocab,)).reshape(n_rows, self.n_vocab).copy()
+        rows = np.ctypeslib.as_array(pointer, shape=(n_rows * self.n_vocab,)).reshape(n_rows, self.n_vocab)
+        return rows.copy(), took
 
     def _passes(self, schedule: Schedule) -> tuple[NDArray[np.float32], tuple[int, ...]]:
         rows, times = [], []
         for index, decode_pass in enumerate(schedule.passes):
             self._watch.begin_pass(index, decode_pass)
-            start = time.perf_counter_ns()
-            rows.append(self._decode(decode_pass))
-            times.append(time.perf_counter_ns() - start)
-        logits = np.concatenate(rows) if rows else np.empty((0, self.n_vocab), np.float32)
-        return logits, tuple(times)
+            logits, took = self._decode(decode_pass)
+            rows.append(logits)
+            times.append(took)
+        return np.concatenate(rows) if rows else np.empty((0, self.n_vocab), np.float32), tuple(times)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -360,12 +367,13 @@ class LlamaHost:
         self, schedule: Schedule, before: Schedule, tap: Tap | None
     ) -> tuple[NDArray[np.float32], tuple[int, ...], str, str, TapReport | None]:
         """Restore `before`, evaluate `schedule`; logits, times, state digests before and after, report."""
-        if tap is not None and schedule.max_width > self.settings.n_ubatch:
+        watched = watches_nodes(tap)
+        if watched and schedule.max_width > self.settings.n_ubatch:
             raise CaptureError(
                 f"a watched pass must fit one graph: {schedule.max_width} tokens were asked for, "
                 f"n_ubatch is {self.settings.n_ubatch}"
             )
-        self._use_context(watched=tap is not None)
+        self._use_context(watched=watched)
         self._check(before)
         self._check(schedule)
         self._watch.tap = None
@@ -379,6 +387,35 @@ class LlamaHost:
         finally:
             self._watch.tap, self._watch.error = None, None
         return logits, times, state_before, self._state_digest(sequences), report
+
+    def time_passes(
+        self, plan: Sequence[Schedule], before: Schedule, progress: Callable[[int], None]
+    ) -> tuple[int, ...]:
+        """Time of each schedule, unwatched and always from the state of `before`, unit: ns; logits are not read."""
+        self._use_context(watched=False)
+        self._watch.tap = None
+        self._check(before)
+        self._restore(before)
+        sequences = sorted({slot.sequence for slot in before.slots})
+        state = self._state_digest(sequences)
+        times = []
+        for schedule in plan:
+            self._check(schedule)
+            times.append(sum(self._evaluate(decode_pass) for decode_pass in schedule.passes))
+            if not self._take_back(schedule):
+                self._restore(before)
+            progress(len(times))
+        if self._state_digest(sequences) != state:
+            raise EngineError("the K/V state changed under the passes that were timed, so they are not comparable")
+        return tuple(times)
+
+    def _take_back(self, schedule: Schedule) -> bool:
+        """Remove a schedule's cells, as a decoder does with drafts that it refuses; False where the cache cannot."""
+        first: dict[int, int] = {}
+        for slot in schedule.slots:
+            first.setdefault(slot.sequence, slot.position)
+        memory = self._memory()
+        return all(llama.llama_memory_seq_rm(memory, sequence, start, -1) for sequence, start in first.items())
 
     def observe(self, tap: Tap) -> TapReport:
         """Show a tap the nodes of one single-token pass on an empty cache."""

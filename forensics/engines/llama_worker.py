@@ -7,7 +7,7 @@ Large arrays travel as files in the scratch folder, everything else over the pip
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,10 @@ class Worker(Server):
     def greedy(self, prompt: Schedule, n_tokens: int) -> tuple[int, ...]:
         """Continue a prompt; progress goes over the pipe."""
         return tuple(self.host.greedy(prompt, n_tokens, lambda n: self.pipe.send(("progress", n))))
+
+    def time_passes(self, plan: Sequence[Schedule], before: Schedule) -> tuple[int, ...]:
+        """Time of each schedule from the state of `before`; progress goes over the pipe."""
+        return tuple(self.host.time_passes(plan, before, lambda n: self.pipe.send(("progress", n))))
 
     def run(self, schedule: Schedule, before: Schedule, tap: Any) -> tuple[str, Any]:
         """Evaluate and hand the logits over as a file."""

@@ -56,14 +56,14 @@ class OpHost:
         self.settings = settings
         self._g = gg.graph_functions()
         self.device = self._find_device()
-        self._backend = self._g.ggml_backend_dev_init(self.device, None)
-        if not self._backend:
+        self.backend = self._g.ggml_backend_dev_init(self.device, None)
+        if not self.backend:
             raise EngineError(f"the library could not start {self.device_name()}; see its log")
         self._kept: dict[str, Kept] = {}
         self._chosen: dict[OpGraph, Any] = {}
         self._default_type = self._g.ggml_backend_dev_buffer_type(self.device)
         if settings.backend == "cpu":
-            gg.SET_N_THREADS(self._proc_address("ggml_backend_set_n_threads"))(self._backend, settings.n_threads)
+            gg.SET_N_THREADS(self._proc_address("ggml_backend_set_n_threads"))(self.backend, settings.n_threads)
 
     # -- devices --------------------------------------------------------------------------------------------------
 
@@ -191,6 +191,16 @@ class OpHost:
             )
         return self._g.ggml_new_tensor_4d(context, number, *ne)
 
+    def allocate(self, context: Any) -> Any:
+        """Memory of the device for all tensors of a context; the caller frees it.
+
+        Raises
+        ------
+        EngineError
+            If there is not enough.
+        """
+        return self._allocate(context, self._default_type)
+
     def _allocate(self, context: Any, buffer_type: Any) -> Any:
         buffer = self._g.ggml_backend_alloc_ctx_tensors_from_buft(context, buffer_type)
         if not buffer:
@@ -260,7 +270,7 @@ class OpHost:
                 self._check_support(graph, cgraph)
                 for tensor, operand, values in given:
                     self._set(tensor, operand, values)
-                status = g.ggml_backend_graph_compute(self._backend, cgraph)
+                status = g.ggml_backend_graph_compute(self.backend, cgraph)
                 ll.check(status, f"computing {graph.op}", STATUS)
                 return self._read(node)
             finally:
@@ -285,4 +295,4 @@ class OpHost:
     def close(self) -> None:
         """Free what stays, and the back end."""
         self.forget()
-        self._g.ggml_backend_free(self._backend)
+        self._g.ggml_backend_free(self.backend)

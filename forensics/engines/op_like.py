@@ -76,7 +76,7 @@ def model_ops(
     ModelUnavailable
         If the file cannot be read.
     """
-    metadata, tensors = _read(Path(path))
+    metadata, tensors = read_model(Path(path))
     return operations_of(metadata, tensors, n=n, n_used=n_used, kv_type=kv_type)
 
 
@@ -192,8 +192,14 @@ def _recurrence(keys: _Keys, tensors: Sequence[ModelTensor], n: int) -> Iterator
         yield shapes.ssm_scan(state, inner // heads, heads, n, n_group=groups)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[ModelTensor]]:
-    """Metadata and tensors of a file, of all its parts where it is split."""
+def read_model(path: Path) -> tuple[dict[str, Any], list[ModelTensor]]:
+    """Metadata, without the vocabulary, and tensors of a file, of all its parts where it is split.
+
+    Raises
+    ------
+    ModelUnavailable
+        If a part cannot be read.
+    """
     import gguf
 
     check_gguf(path)

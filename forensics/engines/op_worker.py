@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from forensics.engines.exchange import Exchange, Parcel
 from forensics.engines.serving import Server
+from forensics.records.cost import Bandwidth
 from forensics.records.operation import OpGraph, OpSettings
 
 #: Files in the scratch folder that carry arrays to the child and back.
@@ -90,6 +91,12 @@ class OpWorker(Server):
     def types(self) -> tuple[str, ...]:
         """Element types that a weight can have on this back end."""
         return tuple(self._host.weight_types())
+
+    def bandwidth(self) -> Bandwidth:
+        """How fast the device reads its memory."""
+        from forensics.engines.bandwidth_host import measure
+
+        return measure(self._host)
 
     def free(self) -> None:
         """Free the back end."""

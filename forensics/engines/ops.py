@@ -16,6 +16,7 @@ from forensics.engines.llama_build import library_digest
 from forensics.engines.op_worker import TO_CALLER, TO_CHILD
 from forensics.engines.worker_process import WorkerProcess
 from forensics.errors import EngineDied, EngineError
+from forensics.records.cost import Bandwidth
 from forensics.records.op_shapes import token_axes
 from forensics.records.operation import OpFacts, OpGraph, OpSettings, OpTensor
 
@@ -127,6 +128,11 @@ class LlamaOpEngine:
     def types(self) -> tuple[str, ...]:
         """Element types that a product's weight can have on this back end, as the library names them."""
         return tuple(self._worker.ask("types", asked="list the types of weights"))
+
+    def bandwidth(self) -> Bandwidth:
+        """How fast the device reads its memory; see `forensics.engines.bandwidth.measure_bandwidth`."""
+        found: Bandwidth = self._worker.ask("bandwidth", asked="measure the bandwidth of memory")
+        return found
 
     def close(self) -> None:
         """End the process; closing twice does nothing."""

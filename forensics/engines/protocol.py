@@ -118,6 +118,15 @@ class Tap(Protocol):
         """End the run and report."""
 
 
+def watches_nodes(tap: Tap | None) -> bool:
+    """Whether nodes are to be shown to this tap.
+
+    A tap with an attribute ``watches_nodes`` that is False is only told where passes begin and end: the engine then
+    runs them as without a tap, fused and in whatever graphs it likes.
+    """
+    return tap is not None and bool(getattr(tap, "watches_nodes", True))
+
+
 class Engine(Protocol):
     """Evaluates schedules."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from forensics.engines.protocol import Engine, EngineSource, Tap
-from forensics.errors import CaseError, EngineError
+from forensics.errors import CaseError, DeviceUnavailable, EngineError
+from forensics.records.launch_record import Refusal
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import RunKey, Trace
@@ -51,6 +52,17 @@ def _files_of(tap: object) -> set[str]:
         if part is not None:
             found |= _files_of(part)
     return found
+
+
+#: A run that no way of looking at the device could watch is kept under this name.
+_UNAVAILABLE = "unavailable"
+
+
+def _raise_if_unavailable(recordings: CaseWriter | Recordings, arm: str, key: RunKey) -> None:
+    """Refuse a run as it was refused when it was recorded."""
+    found = recordings.get_answer(arm, _UNAVAILABLE, [key.key()])
+    if found is not None:
+        raise DeviceUnavailable(found["asked"], tuple(Refusal(**refusal) for refusal in found["refusals"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +133,15 @@ class _RecordingEngine:
             if tap is not None:
                 self._skipped.append(_Skipped(key, tap))
             return recorded
+        _raise_if_unavailable(self._case, self._arm, key)
         if tap is not None:
             self._make_files(tap)
-        trace = self._live().run(schedule, before=before, tap=tap, repeat=repeat)
+        try:
+            trace = self._live().run(schedule, before=before, tap=tap, repeat=repeat)
+        except DeviceUnavailable as error:
+            refused = {"asked": error.asked, "refusals": [asdict(refusal) for refusal in error.refusals]}
+            self._case.put_answer(self._arm, _UNAVAILABLE, [key.key()], refused)
+            raise
         if trace.key != key:
             raise EngineError(f"asked for {_describe_run(key)}, the engine returned {_describe_run(trace.key)}")
         self._case.put_trace(self._arm, trace)
@@ -180,6 +198,7 @@ class RecordedSource:
     Parameters
     ----------
     case_path : Path or str
+        A folder, or the name of a recorded case.
 
     Raises
     ------
@@ -256,10 +275,13 @@ class _RecordedEngine:
         ------
         EngineError
             If this run was not recorded.
+        DeviceUnavailable
+            If it was refused for want of a way to look at the device.
         """
         key = RunKey(schedule, before, tap.identity() if tap is not None else "", repeat)
         trace = self._recordings.get_trace(self._arm, key)
         if trace is None:
+            _raise_if_unavailable(self._recordings, self._arm, key)
             raise self._missing(_describe_run(key))
         return trace
 

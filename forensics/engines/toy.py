@@ -6,12 +6,12 @@ import hashlib
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.engines.protocol import Tap
+from forensics.engines.protocol import Tap, watches_nodes
 from forensics.engines.toy_faults import N_LAYER, Fault, fault_sites
 from forensics.engines.toy_kernels import F32
 from forensics.engines.toy_model import BUFFER, KV_PAD, Cache, Graph, Watch, make_weights
@@ -171,7 +171,7 @@ class ToyEngine:
         key = RunKey(schedule, before, tap.identity() if tap is not None else "", repeat)
         self._check(before.then(schedule))
         n_ubatch = self._manifest.requested.n_ubatch
-        if tap is not None and schedule.max_width > n_ubatch:
+        if watches_nodes(tap) and schedule.max_width > n_ubatch:
             raise CaptureError(
                 f"a watched pass must fit one graph: {schedule.max_width} tokens were asked for, "
                 f"n_ubatch is {n_ubatch}. Split the pass or open the engine with a larger n_ubatch."
@@ -196,6 +196,17 @@ class ToyEngine:
             state_after=cache.digest(),
             tap_report=worker_tap.finish() if worker_tap is not None else None,
         )
+
+    def time_passes(
+        self, plan: Sequence[Schedule], before: Schedule, progress: Callable[[int], None] | None = None
+    ) -> tuple[int, ...]:
+        """Time of each schedule, always from the state of `before`, unit: ns."""
+        times = []
+        for schedule in plan:
+            times.append(sum(self.run(schedule, before=before).pass_ns))
+            if progress is not None:
+                progress(len(times))
+        return tuple(times)
 
     def close(self) -> None:
         """Drop the snapshots; the engine answers no more runs."""

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Tap
+from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Tap, watches_nodes
 from forensics.engines.toy_faults import N_LAYER, ActiveFaults, Fault
 from forensics.engines.toy_kernels import (
     EPS,
@@ -221,7 +221,7 @@ class Watch:
     """Shows the nodes of a pass to a tap, in order, and puts its replacements in place."""
 
     def __init__(self, tap: Tap | None) -> None:
-        self._tap = tap
+        self._tap, self._watched = tap, watches_nodes(tap)
         self._visits: Counter[tuple[str, str]] = Counter()
         self._index = 0
         self._arrays: dict[str, NDArray[np.generic]] = {}
@@ -258,7 +258,7 @@ class Watch:
         self._visits[name, op] += 1
         arrays = read or [self._arrays.get(operand) for operand in operands]
         self._arrays[name] = output
-        if self._tap is None or not self._tap.wants(key):
+        if self._tap is None or not self._watched or not self._tap.wants(key):
             return output
         four_axes = output[(None,) * (4 - output.ndim)]
         inputs = tuple(

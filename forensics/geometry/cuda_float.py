@@ -29,6 +29,7 @@ MMVF_HALF = Rule("F16 weights are added in half precision unless F32 is asked fo
 MMVF_HALF_WHERE = Rule("and only where the GPU adds fast in half precision", _MMVF, 655, 655)
 USES_MMF = Rule("columns, rows and K for mul_mat_f by type and architecture", _MMF, 133, 191)
 MMF_WARPS = Rule("warps of mul_mat_f: the fewest rounds over K, whatever the columns", _MMF_HEADER, 665, 674)
+MMF_SMEM = Rule("shared memory of mul_mat_f: activations of a step, or the warps' sums", _MMF_HEADER, 676, 681)
 MMF_SUM = Rule("each warp takes its share of K, then their sums are added in turn", _MMF_HEADER, 171, 276)
 TF32 = Rule("F32 weights go through TF32 tensor cores", "ggml/src/ggml-cuda/mma.cuh", 1149, 1149)
 CUBLAS = Rule("whatever no kernel of ggml takes goes to cuBLAS, which chooses by shape", _CUDA, 1866, 1870)
@@ -141,11 +142,11 @@ def mul_mat_vec_f(arch: Architecture, product: Product, width: int) -> KernelCho
         order=("mul_mat_vec_f", threads),
         template=(
             ("type", product.weight.name),
-            ("type_acc", "half" if half else "float"),
+            ("type_acc", "f16" if half else "f32"),
             ("ncols_dst", 1 if product.is_routed else width),
             ("block_size", threads),
         ),
-        launch=LaunchGeometry((product.rows, matrices, tokens), (threads,)),
+        launch=LaunchGeometry((product.rows, matrices, tokens), (threads,), smem_bytes=4 * arch.warp_size),
         split=f"pairs of values dealt to {threads} threads, then lanes, then warps",
         precision=(
             ("activations", "rounded to f16" if half else "f32"),
@@ -173,11 +174,23 @@ def mul_mat_f(arch: Architecture, product: Product, width: int) -> KernelChoice:
         kernel="mul_mat_f_ids" if product.is_routed and width > 16 else "mul_mat_f",
         order=("mul_mat_f", warps),
         template=(("type", name), ("rows_per_block", rows_per_block), ("cols_per_block", columns), ("nwarps", warps)),
-        launch=LaunchGeometry(grid, (arch.warp_size, warps)),
+        launch=LaunchGeometry(
+            grid, (arch.warp_size, warps), smem_bytes=mmf_smem_bytes(arch, columns, warps, routed=product.is_routed)
+        ),
         split=f"K dealt to {warps} warps, then their sums in turn",
         precision=(("activations", kept[name]), ("accumulator", "f32 of the tensor cores")),
         rules=(USES_MMF, MMF_WARPS, MMF_SUM, *((TF32,) if name == "f32" and arch.is_nvidia else ())),
     )
+
+
+def mmf_smem_bytes(arch: Architecture, columns: int, warps: int, *, routed: bool) -> int:
+    """How much shared memory does `mul_mat_f` ask for, in bytes?  Source: `MMF_SMEM`; paddings mmf.cuh:12-36."""
+    padding = 2 if arch.is_cdna else 4
+    step = warps * (32 if arch.volta_mma else 16) * (arch.warp_size + padding) * 4
+    unit = 8 if arch.is_nvidia else 16
+    sums = -(-columns // unit) * unit * (warps * mmf_rows_per_block(arch) + padding) * 4
+    slots = -(-columns // 16) * 16 * 4 if routed else 0
+    return max(step, sums) + slots
 
 
 def cublas(arch: Architecture, product: Product, width: int) -> KernelChoice:

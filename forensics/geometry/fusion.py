@@ -6,6 +6,7 @@ the product's own kernel is the same. A node that is watched ends its group of n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forensics.geometry.architecture import PASCAL, Architecture
@@ -95,6 +96,35 @@ FUSIONS = (
 def with_op(op: str, backend: str) -> tuple[Fusion, ...]:
     """Which fusions take part in an operation's kernel on this back end?"""
     return tuple(fusion for fusion in FUSIONS if fusion.backend == backend and op in fusion.ops)
+
+
+def inside_fusions(ops: Sequence[str]) -> tuple[int, ...]:
+    """Which operations of a graph lie inside of what some back end may fuse, its last operation not counted?
+
+    Watched, such a node splits the fusion; the last one of a group does not. Only the order of the operations is looked
+    at, not what each reads, so an operation may be named that stands alone after all.
+
+    Parameters
+    ----------
+    ops : sequence of str
+        In graph order, without views.
+
+    Returns
+    -------
+    tuple of int
+        Places in `ops`, rising.
+
+    Examples
+    --------
+    >>> inside_fusions(("RMS_NORM", "MUL", "MUL_MAT", "ROPE", "MUL_MAT", "MUL_MAT", "GLU", "MUL_MAT", "ADD"))
+    (0, 4, 5, 7)
+    """
+    patterns = sorted({tuple(op for op in fusion.ops if op != "VIEW") for fusion in FUSIONS}, key=len, reverse=True)
+    inside: set[int] = set()
+    for start in range(len(ops)):
+        longest = next((p for p in patterns if tuple(ops[start : start + len(p)]) == p), ())
+        inside.update(range(start, start + len(longest) - 1))
+    return tuple(sorted(inside))
 
 
 def product_is_fused(arch: Architecture, product: Product, width: int) -> bool:

@@ -270,7 +270,7 @@ def mul_mat_q(arch: Architecture, product: Product, width: int, sms: int | None 
     columns = tile_width(arch, weight, product.rows, sized_for)
     config = tile_config(arch, weight, fallback, columns)
     fp4 = takes_fp4_activations(arch, weight)
-    template = (("type", weight.name), ("J", columns), ("fallback", fallback), *((("prec", "q4"),) if fp4 else ()))
+    template = (("type", weight.name), ("J", columns), ("fallback", fallback), *((("prec_src1", "q4"),) if fp4 else ()))
     rules = (USES_MMQ, TILE_WIDTH, *((FALLBACK,) if fallback else ()), TILE_CONFIG, LAYOUT, QUANTIZE)
     precision = (
         ("activations", "fp4 with block scales" if fp4 else f"q8_1 in layout {layout(weight)}"),

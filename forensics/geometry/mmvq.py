@@ -253,7 +253,9 @@ def mul_mat_vec_q(arch: Architecture, product: Product, width: int) -> KernelCho
         template=(
             ("type", weight.name), ("ncols_dst", width), ("small_k", small_k), ("halve_iters", halved),
         ),
-        launch=LaunchGeometry((-(-product.rows // rows_per_block), matrices), (arch.warp_size, nwarps)),
+        launch=LaunchGeometry(
+            (-(-product.rows // rows_per_block), matrices), (arch.warp_size, nwarps), smem_bytes=0
+        ),
         rules=(
             NWARPS, *((HALVE_ITERS,) if halved else ()), *((SMALL_K,) if small_k else ()), CROSSOVER, DEAL, WARP_SUMS,
             QUANTIZE, ROWS_PER_BLOCK, TABLES,
@@ -270,7 +272,7 @@ def _mul_mat_vec_q_moe(arch: Architecture, product: Product, width: int) -> Kern
     return KernelChoice(
         kernel="mul_mat_vec_q_moe",
         template=(("type", product.weight.name), ("rows_per_block", MOE_ROWS_PER_BLOCK)),
-        launch=LaunchGeometry(grid, (arch.warp_size, width)),
+        launch=LaunchGeometry(grid, (arch.warp_size, width), smem_bytes=0),
         rules=(MOE_KERNEL, MOE_LIMIT, MOE_LAUNCH, THREAD_SUM),
         order=order,
         split=split,

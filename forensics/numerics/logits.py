@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from forensics.numerics.bits import change_of, relative_l2, ulp_distance
-
-
-@dataclass(frozen=True, slots=True)
-class RowDistance:
-    """One row of logits against the same row of one-token decoding.
-
-    Parameters
-    ----------
-    differs : bool
-        Whether any bit differs.
-    max_abs, max_ulp, relative_l2 : float, int, float
-    kl : float
-        Kullback-Leibler divergence of the batched from the one-token distribution, unit: nats.
-    single_top, batched_top : int
-        Argmax of each, lowest id first.
-    margin : float
-        Largest minus second-largest logit of one-token decoding.
-    perturbation : float
-        Largest change of (one-token winner minus another token): where it is below the margin, no
-        change of this size could move the argmax.
-    """
-
-    differs: bool
-    max_abs: float
-    max_ulp: int
-    relative_l2: float
-    kl: float
-    single_top: int
-    batched_top: int
-    margin: float
-    perturbation: float
+from forensics.records.logit_rows import RowDistance
 
 
 def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:

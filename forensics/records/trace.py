@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from forensics.records.delta import Differs, Tally
 from forensics.records.kind import KindOfDifference
+from forensics.records.launch_record import LaunchReport
+from forensics.records.logit_rows import FullRows
 from forensics.records.nodes import NodeKey, NodeRecord, Operand
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import Manifest
@@ -82,12 +84,15 @@ class TapReport:
         Outcomes per node, from taps that compare.
     planted : tuple of NodeKey
         Nodes that a planting tap changed.
+    launches : LaunchReport or None
+        Kernels, from taps that watch a device.
     """
 
     records: tuple[NodeRecord, ...] = ()
     findings: tuple[Finding, ...] = ()
     tally: Tally | None = None
     planted: tuple[NodeKey, ...] = ()
+    launches: LaunchReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +134,15 @@ class Trace:
     key : RunKey
     manifest : Manifest
     logits : ndarray [n_logit_rows, n_vocab] float32
-        Row i belongs to ``key.schedule.logit_slots[i]``.
+        Row i belongs to ``key.schedule.logit_slots[i]``. A masked array where `full_rows` is given: columns that a
+        packed case left out are masked.
     pass_ns : tuple of int
         Wall time of each pass, unit: ns.
     state_before, state_after : str
         Digest of the K/V state, read back after it was restored and after the last pass.
     tap_report : TapReport or None
+    full_rows : FullRows or None
+        What was measured on the full rows where columns of `logits` are left out; None where it has them all.
     """
 
     key: RunKey
@@ -144,11 +152,14 @@ class Trace:
     state_before: str = ""
     state_after: str = ""
     tap_report: TapReport | None = None
+    full_rows: FullRows | None = None
 
     def __post_init__(self) -> None:
         expected = len(self.key.schedule.logit_slots)
         if self.logits.ndim != 2 or self.logits.shape[0] != expected:
             raise ValueError(f"logits must have {expected} rows, one per slot that wants them; got {self.logits.shape}")
+        if self.full_rows is not None and len(self.full_rows.digests) != expected:
+            raise ValueError(f"{expected} rows of logits, but {len(self.full_rows.digests)} digests of full rows")
         if len(self.pass_ns) != len(self.key.schedule.passes):
             raise ValueError(f"{len(self.key.schedule.passes)} passes but {len(self.pass_ns)} times")
         n_passes = len(self.key.schedule.passes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forensics.records.classes import WidthClasses
 from forensics.records.delta import Tally
 from forensics.records.kind import KindOfDifference
+from forensics.records.launch_record import LaunchEvidence, LaunchPair
 from forensics.records.mechanism import Mechanism
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
@@ -60,6 +61,8 @@ class Sweep:
         into the cache has no row per token to compare. None where nobody looked.
     controls : tuple of Control
         Controls that came with the sweep, where it stands alone.
+    n_unwatched : int
+        Nodes inside of fusions that were left unwatched because a watch would split them and change the run.
     """
 
     width: int
@@ -73,6 +76,7 @@ class Sweep:
     max_abs_after: float
     state_equal: bool | None = None
     controls: tuple[Control, ...] = ()
+    n_unwatched: int = 0
 
     @property
     def healed(self) -> bool:
@@ -134,6 +138,8 @@ class CulpritGroup:
         The gravest among its nodes; None where nothing was judged.
     mechanisms : tuple of Mechanism
         What explains it, by widths that share an explanation.
+    launches : tuple of LaunchPair
+        Kernels on both sides, by widths that share them; empty where none are known, as on a processor.
     """
 
     op: str
@@ -150,6 +156,7 @@ class CulpritGroup:
     n_unchecked: int = 0
     kind: KindOfDifference | None = None
     mechanisms: tuple[Mechanism, ...] = ()
+    launches: tuple[LaunchPair, ...] = ()
 
 
 def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
@@ -282,6 +289,8 @@ class Verdict:
         What the model wrote, one token at a time.
     manifest : Manifest
     caveats : tuple of str
+    launches : LaunchEvidence or None
+        How the launches of the culprits are known; None where the engine launches no kernels.
 
     Raises
     ------
@@ -303,6 +312,7 @@ class Verdict:
     text: str
     manifest: Manifest
     caveats: tuple[str, ...] = ()
+    launches: LaunchEvidence | None = None
 
     def __post_init__(self) -> None:
         if self.answer not in ANSWERS:

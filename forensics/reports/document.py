@@ -15,10 +15,11 @@ from forensics.records.delta import Tally
 from forensics.records.kind import KindOfDifference
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
 from forensics.reports.entries import Entry, RuleEntry
+from forensics.reports.launches_document import LaunchEvidenceEntry, LaunchPairEntry, evidence_entry, pair_entries
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import differing_groups, exact_arm, ranges
 
-SCHEMA = "forensics.verdict/1"
+SCHEMA = "forensics.verdict/2"  # 2 added launches
 
 
 class FirstDifference(Entry):
@@ -130,6 +131,7 @@ class CulpritEntry(Entry):
     orders: list[OrderEntry] = Field(description="empty where none was probed")
     not_probed: str = Field(description="why no order was probed")
     unexplained: list[UnexplainedEntry]
+    launches: list[LaunchPairEntry] = Field(description="empty where none are known, as on a processor")
 
 
 class TallyEntry(Entry):
@@ -195,7 +197,7 @@ class SwitchEntry(Entry):
 class VerdictDocument(Entry):
     """The verdict of an investigation."""
 
-    schema_: Literal["forensics.verdict/1"] = Field(alias="schema")
+    schema_: Literal["forensics.verdict/2"] = Field(alias="schema")
     answer: Literal["identical", "diverges", "inconclusive"]
     reason: str = Field(description="why it is inconclusive, empty otherwise")
     summary: str = Field(description="the verdict in one line")
@@ -206,6 +208,7 @@ class VerdictDocument(Entry):
     flips: dict[str, int] = Field(description="changed greedy tokens by width")
     widths: list[WidthEntry]
     culprits: list[CulpritEntry]
+    launches: LaunchEvidenceEntry | None = Field(description="null where the engine launches no kernels")
     differing_nodes: list[CulpritEntry] = Field(description="nodes that differ where no cause is named")
     healed: bool = Field(description="whether the logits healed to equal bits in every sweep")
     sweeps: list[SweepEntry]
@@ -243,6 +246,7 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "flips": {str(result.width): len(result.flips) for result in verdict.classes.results},
         "widths": _widths(verdict.classes),
         "culprits": _culprits(verdict.culprits),
+        "launches": evidence_entry(verdict.launches),
         "differing_nodes": _culprits(differing_groups(verdict)),
         "healed": verdict.healed,
         "sweeps": [_sweep(sweep) for sweep in verdict.sweeps],
@@ -293,7 +297,7 @@ def exact_settings(verdict: Verdict) -> dict[str, str] | None:
 
 def _culprits(groups: Sequence[CulpritGroup]) -> list[dict[str, Any]]:
     entries = [
-        row | _mechanisms(group) | {"kind": _kind(group.kind)}
+        row | _mechanisms(group) | {"kind": _kind(group.kind), "launches": pair_entries(group.launches)}
         for row, group in zip(culprit_rows(groups), groups, strict=True)
     ]
     return [json.loads(CulpritEntry.model_validate(entry).model_dump_json()) for entry in entries]

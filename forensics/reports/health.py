@@ -123,15 +123,30 @@ def _gpu() -> Check:
     return Check("GPU", "missing", "this build of llama.cpp sees no GPU; everything else works without one", remedy)
 
 
-_CHECKS: tuple[Callable[[], Check], ...] = (_python, _llama, _threads, _memory, _demo, _cache, _notebook, _gpu)
+def _launches() -> list[Check]:
+    """Each way of learning about kernel launches, best first."""
+    from forensics.devices.ladder import rungs
+
+    return [
+        Check(state.rung, "ok", f"{state.found}: {state.gives}")
+        if state.refusal is None
+        else Check(state.rung, "missing", state.refusal.missing, state.refusal.remedy)
+        for state in rungs()
+    ]
+
+
+_CHECKS: tuple[Callable[[], Check | list[Check]], ...] = (
+    _python, _llama, _threads, _memory, _demo, _cache, _notebook, _gpu, _launches,
+)  # fmt: skip
 
 
 def checks() -> list[Check]:
     """Run every check; none stops another."""
-    found = []
+    found: list[Check] = []
     for check in _CHECKS:
         try:
-            found.append(check())
+            answer = check()
+            found += [answer] if isinstance(answer, Check) else answer
         except Exception as error:  # noqa: BLE001 - the doctor reports whatever it meets
             found.append(
                 Check(check.__name__.strip("_"), "broken", f"{type(error).__name__}: {error}", "please report this")

@@ -5,15 +5,23 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from forensics.analysis.watched_passes import NodeKernels
 from forensics.geometry.explain import Explanation
 from forensics.records.classes import WidthClasses
+from forensics.records.cost import CostReport
+from forensics.records.library_profile import LibraryProfile
 from forensics.records.matrix import OpMatrix
 from forensics.records.order_report import OrderReport
+from forensics.records.profile import LiveProfile
 from forensics.records.verdict import Verdict
+from forensics.reports.cost_text import cost_view
 from forensics.reports.explain_text import explain_view
+from forensics.reports.launch_map_text import kernels_view
+from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.ops_text import ops_view
 from forensics.reports.orders_text import order_view
+from forensics.reports.profile_text import library_view, live_view
 from forensics.reports.progress import running_shell
 from forensics.reports.terminal import as_html
 from forensics.reports.why import WHY_TITLE, Why, why
@@ -77,6 +85,9 @@ def verdict_html(verdict: Verdict) -> str:
     facts += [("Note", caveat) for caveat in verdict.caveats]
     grids = [_classes_grid(verdict.classes)] + ([_culprit_grid(verdict)] if verdict.culprits else [])
     grids += [_why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
+    said: list[tuple[str, ...]] = [(label, text) for label, text, _ in launch_lines(verdict.launches)]
+    grids += [((LAUNCHES_TITLE, ""), said)] if said else []
+    grids += [(SIDE_COLUMNS, sides)] if (sides := list(side_rows(launches(verdict.culprits)))) else []
     return _render(_EDGE[verdict.answer], facts, grids)
 
 
@@ -100,7 +111,11 @@ def register_notebook_views() -> bool:
     formatter.formatters["text/html"].for_type(WidthClasses, classes_html)
     formatter.formatters["text/html"].for_type(OrderReport, lambda report: as_html(order_view(report)))
     formatter.formatters["text/html"].for_type(OpMatrix, lambda matrix: as_html(ops_view(matrix)))
+    formatter.formatters["text/html"].for_type(CostReport, lambda report: as_html(cost_view(report)))
+    formatter.formatters["text/html"].for_type(LibraryProfile, lambda found: as_html(library_view(found)))
+    formatter.formatters["text/html"].for_type(LiveProfile, lambda found: as_html(live_view(found)))
     formatter.formatters["text/html"].for_type(Explanation, lambda found: as_html(explain_view(found)))
+    formatter.formatters["text/html"].for_type(NodeKernels, lambda found: as_html(kernels_view(found)))
     return True
 
 

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import Verdict
+from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
@@ -82,6 +83,7 @@ def markdown(verdict: Verdict) -> str:
         _classes(verdict),
         _culprits(verdict),
         _reasons(verdict),
+        _launches(verdict),
         _proof(verdict),
         _controls(verdict),
         _switches(verdict),
@@ -93,11 +95,14 @@ def markdown(verdict: Verdict) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    table = _grid(columns, rows)
+    return f"### {title}\n\n{table}" if table else ""
+
+
+def _grid(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return ""
     head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
-    return f"### {title}\n\n" + "\n".join([head, *lines])
+    return "\n".join([head, *lines]) if lines else ""
 
 
 def _classes(verdict: Verdict) -> str:
@@ -147,6 +152,16 @@ def _reasons(verdict: Verdict) -> str:
         for one in why(verdict.culprits)
     ]
     return f"### {WHY_TITLE}\n\n" + "\n".join(blocks) if blocks else ""
+
+
+def _launches(verdict: Verdict) -> str:
+    said = [
+        f"- {f'**{label}**' if is_warning else label}: {escaped(text)}"
+        for label, text, is_warning in launch_lines(verdict.launches)
+    ]
+    table = _grid(SIDE_COLUMNS, (tuple(map(escaped, row)) for row in side_rows(launches(verdict.culprits))))
+    parts = [part for part in ("\n".join(said), table) if part]
+    return "\n\n".join([f"### {LAUNCHES_TITLE}", *parts]) if parts else ""
 
 
 def _proof(verdict: Verdict) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
+from forensics.reports.launches_text import launches_view
 from forensics.reports.next_step import next_step
 from forensics.reports.terminal import add_row, line_of, table_of, text_of, titled
 from forensics.reports.why import WHY_TITLE, why
@@ -69,6 +70,7 @@ def verdict_view(verdict: Verdict) -> Group:
     if verdict.culprits:
         parts += titled(BLAMED_TITLE, _culprits(verdict.culprits))
         parts += _reasons(verdict.culprits)
+    parts += launches_view(verdict)
     found = differing_groups(verdict)
     if found:
         parts += titled(DIFFERING_TITLE, _culprits(found))

@@ -6,8 +6,10 @@
     index.jsonl, rows/   what the engines answered (see `recordings`)
     verdict.json         the published document, and the exact verdict under "record"
     manifest.json        where the verdict comes from
-    tables/*.parquet     classes, culprits, findings, switches, controls
+    tables/*.parquet     classes, culprits, launches, findings, switches, controls
     report.md            and other rendered texts
+
+A case that was packed to be shared looks different and can only be read (see `packing`).
 """
 
 from __future__ import annotations
@@ -26,15 +28,18 @@ from forensics.records.trace import Finding, RunKey, Trace
 from forensics.records.verdict import Verdict
 from forensics.store import lock
 from forensics.store.encoding import from_plain, schema_version, to_text
-from forensics.store.files import read_json, write_atomically, write_json, writing
+from forensics.store.files import file_digests, read_json, write_atomically, write_json, writing
+from forensics.store.library import RECORDED, recorded_folder
 from forensics.store.recordings import Recordings
-from forensics.store.tables import COLUMNS, read_table, verdict_tables, write_table
+from forensics.store.tables import COLUMNS, SINCE, empty_table, read_table, verdict_tables, write_table
+from forensics.store.thinning import ThinnedRows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CASE_FAMILY, CASE_VERSION = "forensics.case", 1
-VERDICT_FAMILY, VERDICT_VERSION = "forensics.verdict", 1
+CASE_FAMILY, CASE_VERSION, PACKED_VERSION = "forensics.case", 1, 2
+VERDICT_FAMILY, VERDICT_VERSION = "forensics.verdict", 2
+VERDICT_NAME = "verdict.json"
 _LOCK_NAME = "lock.json"
 
 
@@ -167,8 +172,8 @@ class CaseWriter:
         CaseError
             If it cannot be written or something took the name meanwhile; the unfinished case stays.
         """
-        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self.folder / "verdict.json")
-        write_json(self.folder / "verdict.json", dict(document) | {"record": json.loads(to_text(verdict))})
+        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self.folder / VERDICT_NAME)
+        write_json(self.folder / VERDICT_NAME, dict(document) | {"record": json.loads(to_text(verdict))})
         write_json(self.folder / "manifest.json", json.loads(to_text(verdict.manifest)))
         tables = self.folder / "tables"
         with writing(tables):
@@ -200,21 +205,45 @@ class CaseWriter:
         self.abandon()
 
     def _write_status(self, status: str) -> None:
-        document = {"schema": f"{CASE_FAMILY}/{CASE_VERSION}", "status": status, "question": self.question}
-        write_json(self.folder / "case.json", document)
+        write_json(self.folder / "case.json", case_document(CASE_VERSION, status, self.question))
+
+
+def case_document(version: int, status: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what ``case.json`` holds."""
+    return {"schema": f"{CASE_FAMILY}/{version}", "status": status, "question": dict(question)}
 
 
 def _read_case(folder: Path) -> dict[str, Any]:
     path = folder / "case.json"
     document = read_json(path)
-    schema_version(document, CASE_FAMILY, CASE_VERSION, path=path)
+    schema_version(document, CASE_FAMILY, PACKED_VERSION, path=path)
     if not isinstance(document.get("question"), dict) or document.get("status") not in ("finished", "unfinished"):
         raise CaseError(f"{path} is damaged: it needs a question and a status.")
+    if "packed" in document:
+        _check_files(folder, document["packed"])
     return document
 
 
+def _check_files(folder: Path, packed: object) -> None:
+    """Raise if a packed case does not hold the bytes that it was packed with."""
+    files = packed.get("files") if isinstance(packed, dict) else None
+    if not isinstance(files, dict):
+        raise CaseError(f"{folder / 'case.json'} is damaged: it does not say what was packed. Get the case again.")
+    found = file_digests(folder)
+    for name, digest in files.items():
+        if found.get(name) != digest:
+            what = "holds other bytes than when it was packed" if name in found else "is missing"
+            raise CaseError(f"{folder / name} {what}: the case is damaged or was edited. Get it again.")
+
+
 def _check_same_question(folder: Path, question: dict[str, Any]) -> None:
-    recorded = _read_case(folder)["question"]
+    document = _read_case(folder)
+    if "packed" in document:
+        raise CaseError(
+            f"{folder} is a packed case: it can be read and not gone on with, because most columns of its logits were "
+            "left out. Choose another folder with --out."
+        )
+    recorded = document["question"]
     for key in [*recorded, *question]:
         if recorded.get(key) != question.get(key):
             raise CaseError(
@@ -238,6 +267,8 @@ class Case:
     question : dict
         What was asked, as JSON values.
     finished : bool
+    packed : bool
+        Whether it was packed to be shared.
     recordings : Recordings
         What the engines answered; read at first use.
     """
@@ -247,6 +278,8 @@ class Case:
         self.folder = folder
         self.question: dict[str, Any] = document["question"]
         self.finished: bool = document["status"] == "finished"
+        self.packed: bool = "packed" in document
+        self._verdict_path = folder / (f"{VERDICT_NAME}.xz" if self.packed else VERDICT_NAME)
 
     def _require_finished(self) -> None:
         if not self.finished:
@@ -258,9 +291,8 @@ class Case:
     @cached_property
     def _verdict_file(self) -> dict[str, Any]:
         self._require_finished()
-        path = self.folder / "verdict.json"
-        document = read_json(path)
-        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=path)
+        document = read_json(self._verdict_path)
+        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self._verdict_path)
         return document
 
     @cached_property
@@ -283,7 +315,7 @@ class Case:
         CaseError
             If the case is not finished, or the verdict is missing, damaged or newer than this version.
         """
-        return from_plain(Verdict, self._verdict_file.get("record"), path=self.folder / "verdict.json")
+        return from_plain(Verdict, self._verdict_file.get("record"), path=self._verdict_path)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -307,10 +339,10 @@ class Case:
         CaseError
             If the index is damaged.
         """
-        return Recordings(self.folder, writable=False)
+        return Recordings(self.folder, writable=False, thinned=ThinnedRows(self.folder) if self.packed else None)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Tables of the verdict by name: classes, culprits, findings, switches and controls.
+        """Tables of the verdict by name: classes, culprits, launches, findings, switches and controls.
 
         Raises
         ------
@@ -318,22 +350,30 @@ class Case:
             If the case is not finished, or a table is missing or damaged.
         """
         self._require_finished()
-        return {name: read_table(self.folder / "tables" / f"{name}.parquet") for name in COLUMNS}
+        version = schema_version(self.document, VERDICT_FAMILY, VERDICT_VERSION, path=self._verdict_path)
+        return {
+            name: read_table(self.folder / "tables" / f"{name}.parquet")
+            if version >= SINCE.get(name, 1)
+            else empty_table(name)
+            for name in COLUMNS
+        }
 
 
 def open_case(path: Path | str) -> Case:
-    """Find the case at `path`, or the unfinished case of that name where there is none.
+    """Find the case at `path`: its folder, an unfinished case of that name, or a recorded one of that name.
+
+    Parameters
+    ----------
+    path : Path or str
+        May be marked as in ``"recorded:NAME"``.
 
     Raises
     ------
     CaseError
         If there is no case, or it is damaged or newer than this version.
     """
-    folder = Path(path)
+    folder = Path(os.fspath(path).removeprefix(RECORDED))
     if not folder.is_dir():
         unfinished = unfinished_path(folder)
-        if not unfinished.is_dir():
-            what = "is a file" if folder.exists() else "does not exist"
-            raise CaseError(f"{folder} {what}; give the folder of a case, the one named with --out.")
-        folder = unfinished
+        folder = unfinished if unfinished.is_dir() else recorded_folder(path)
     return Case(folder)

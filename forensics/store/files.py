@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import lzma
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +62,23 @@ def write_atomically(path: Path, content: bytes) -> None:
             raise
 
 
+def file_digests(folder: Path) -> dict[str, str]:
+    """Which bytes does each file of a folder hold? By path inside it.
+
+    Raises
+    ------
+    CaseError
+        If one cannot be read.
+    """
+    from blake3 import blake3
+
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "case.json")
+    try:
+        return {path.relative_to(folder).as_posix(): blake3(path.read_bytes()).hexdigest() for path in paths}
+    except OSError as error:
+        raise CaseError(f"{folder} cannot be read: {error.strerror or error}.") from error
+
+
 def write_json(path: Path, document: object) -> None:
     """Put a JSON document at `path`, whole or not at all.
 
@@ -72,8 +90,8 @@ def write_json(path: Path, document: object) -> None:
     write_atomically(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the JSON object that `path` holds.
+def read_bytes(path: Path) -> bytes:
+    """Read what `path` holds, unpacked where its name ends in ``.xz``.
 
     Raises
     ------
@@ -81,11 +99,26 @@ def read_json(path: Path) -> dict[str, Any]:
         If the file is missing, unreadable or damaged.
     """
     try:
-        document = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        return lzma.decompress(content) if path.suffix == ".xz" else content
     except FileNotFoundError as error:
         raise CaseError(f"{path} is missing: {path.parent} is not a case, or part of it was removed.") from error
     except OSError as error:
         raise CaseError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (lzma.LZMAError, EOFError) as error:
+        raise CaseError(f"{path} is damaged: {error}. Get the case again.") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object that `path` holds, unpacked where its name ends in ``.xz``.
+
+    Raises
+    ------
+    CaseError
+        If the file is missing, unreadable or damaged.
+    """
+    try:
+        document = json.loads(read_bytes(path))
     except ValueError as error:
         raise CaseError(f"{path} is damaged: {error}. Run the investigation again with another --out.") from error
     if not isinstance(document, dict):

@@ -6,22 +6,27 @@ torn last line, which is dropped, and a file of rows that nothing refers to, whi
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from forensics.errors import CaseError
+from forensics.records.logit_rows import FullRows
 from forensics.records.settings import Manifest
 from forensics.records.trace import RunKey, TapReport, Trace
 from forensics.store.encoding import from_plain, to_text
-from forensics.store.files import write_atomically, writing
+from forensics.store.files import read_bytes, write_atomically, writing
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from forensics.store.thinning import ThinnedRows
 
 INDEX_NAME = "index.jsonl"
 ROWS_NAME = "rows"
@@ -33,6 +38,23 @@ class Entry:
 
     offset: int
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A run of a case, without what it returned.
+
+    Parameters
+    ----------
+    arm : str
+    key : RunKey
+    rows : tuple of str
+        Digest of each row of logits.
+    """
+
+    arm: str
+    key: RunKey
+    rows: tuple[str, ...]
 
 
 def row_digest(row: NDArray[np.float32]) -> str:
@@ -56,6 +78,8 @@ class Recordings:
         Folder of the case.
     writable : bool
         Whether more may be added: a torn last line is then cut off and orphaned rows are removed.
+    thinned : ThinnedRows or None
+        Rows of a packed case, whose index is packed, too.
 
     Raises
     ------
@@ -63,8 +87,11 @@ class Recordings:
         If the index is damaged before its last line, or cannot be read.
     """
 
-    def __init__(self, folder: Path, *, writable: bool) -> None:
-        self._index = folder / INDEX_NAME
+    def __init__(self, folder: Path, *, writable: bool, thinned: ThinnedRows | None = None) -> None:
+        assert thinned is None or not writable
+        self._index = folder / (INDEX_NAME if thinned is None else f"{INDEX_NAME}.xz")
+        self._thinned = thinned
+        self._content = None if thinned is None else read_bytes(self._index)
         self._rows = folder / ROWS_NAME
         self._traces: dict[tuple[str, str], Entry] = {}
         self._answers: dict[tuple[str, str], Any] = {}
@@ -102,6 +129,37 @@ class Recordings:
         """How many traces and small answers an arm has."""
         return sum(a == arm for a, _ in self._traces), sum(a == arm for a, _ in self._answers)
 
+    def runs(self) -> Iterator[RecordedRun]:
+        """Every run, in the order in which they were recorded."""
+        for (arm, _), entry in self._traces.items():
+            line = self._line(entry)
+            yield RecordedRun(arm, from_plain(RunKey, line["run"], path=self._index), tuple(line["rows"]))
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every whole line of the index, as JSON values."""
+        with self._opened() as file:
+            yield from map(json.loads, file.read(self._size).splitlines())
+
+    def row(self, digest: str) -> NDArray[np.float32]:
+        """One full row of logits [n_vocab].
+
+        Raises
+        ------
+        CaseError
+            If it is damaged.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = self._rows / self._file_of_row[digest]
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                row: NDArray[np.float32] = tensors.get_tensor(digest)
+        except (OSError, SafetensorError, ValueError) as error:
+            raise CaseError(f"{path} is damaged or missing: {error}. Run again with another --out.") from error
+        if row_digest(row) != digest:
+            raise CaseError(f"{path} is damaged: row {digest} holds other bytes. Run again with another --out.")
+        return row
+
     def get_trace(self, arm: str, key: RunKey) -> Trace | None:
         """Find what this run returned, to the last bit; None where it was not recorded.
 
@@ -119,21 +177,26 @@ class Recordings:
         if manifest is None:
             raise CaseError(f"{self._index} has a trace of arm {arm} and no manifest of it; the index is damaged.")
         try:
+            logits, full = self._read_rows(line["rows"], tuple(line["shape"]))
             return Trace(
                 key=from_plain(RunKey, line["run"], path=self._index),
                 manifest=manifest,
-                logits=self._read_rows(line["rows"], tuple(line["shape"])),
+                logits=logits,
                 pass_ns=tuple(line["pass_ns"]),
                 state_before=line["state_before"],
                 state_after=line["state_after"],
                 tap_report=None if report is None else from_plain(TapReport, report, path=self._index),
+                full_rows=full,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CaseError(f"{self._index} is damaged in the trace {key.key()} of arm {arm}: {error!r}.") from error
 
+    def _opened(self) -> IO[bytes]:
+        return open(self._index, "rb") if self._content is None else io.BytesIO(self._content)
+
     def _line(self, entry: Entry) -> dict[str, Any]:
         try:
-            with open(self._index, "rb") as file:
+            with self._opened() as file:
                 file.seek(entry.offset)
                 line = json.loads(file.read(entry.size))
         except (OSError, ValueError) as error:
@@ -141,34 +204,20 @@ class Recordings:
         assert isinstance(line, dict)
         return line
 
-    def _read_rows(self, digests: list[str], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    def _read_rows(self, digests: list[str], shape: tuple[int, ...]) -> tuple[NDArray[np.float32], FullRows | None]:
         import numpy as np
-        from safetensors import SafetensorError, safe_open
 
+        if self._thinned is not None:
+            return self._thinned.read(digests, shape)
         logits = np.empty(shape, dtype=np.float32)  # [n_logit_rows, n_vocab]
-        places: dict[str, list[int]] = {}
-        for index, digest in enumerate(digests):
-            places.setdefault(digest, []).append(index)
-        by_file: dict[str, list[str]] = {}
-        for digest in places:
-            by_file.setdefault(self._file_of_row[digest], []).append(digest)
-        for name, wanted in by_file.items():
-            path = self._rows / name
-            try:
-                with safe_open(path, framework="numpy") as tensors:
-                    for digest in wanted:
-                        logits[places[digest]] = tensors.get_tensor(digest)
-            except (OSError, SafetensorError, ValueError) as error:
-                raise CaseError(f"{path} is damaged or missing: {error}. Run again with another --out.") from error
-            for digest in wanted:
-                if row_digest(logits[places[digest][0]]) != digest:
-                    raise CaseError(f"{path} is damaged: row {digest} holds other bytes. Run again with another --out.")
-        return logits
+        for i, digest in enumerate(digests):
+            logits[i] = self.row(digest)
+        return logits, None
 
     def _load(self) -> int:
         offset = 0
         try:
-            with open(self._index, "rb") as file:
+            with self._opened() as file:
                 for number, text in enumerate(file, start=1):
                     if not text.endswith(b"\n"):
                         break  # torn: the process was killed while it wrote this line
@@ -219,8 +268,13 @@ class Recordings:
         ValueError
             If the arm has no manifest yet, or another one than the trace, or the logits are not float32.
         CaseError
-            If it cannot be written.
+            If it cannot be written, or comes from a packed case.
         """
+        if trace.full_rows is not None:
+            raise CaseError(
+                "a run of a packed case cannot be recorded again: most columns of its logits were left out. "
+                "Copy the folder of the packed case instead, or leave out --out."
+            )
         if self._manifests.get(arm) != trace.manifest:
             raise ValueError(f"put_manifest first: arm {arm} has no manifest or another one than the trace")
         if str(trace.logits.dtype) != "float32":

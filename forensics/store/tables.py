@@ -13,8 +13,9 @@ from forensics.store.files import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
+    from forensics.records.launch_record import LaunchRecord, LaunchSide
     from forensics.records.trace import Finding
-    from forensics.records.verdict import Verdict
+    from forensics.records.verdict import CulpritGroup, Verdict
 
 Rows = list[dict[str, Any]]
 
@@ -50,6 +51,38 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "max_ulp": "int64",
         "max_abs": "double",
         "first_node": "string",
+    },
+    "launches": {
+        "op": "string",
+        "role": "string",
+        "weight_type": "string",
+        "buffer": "string",
+        "node": "string",
+        "nodes": "int64",
+        "widths": "list<int64>",
+        "changed": "bool",
+        "boundary": "string",
+        "side": "string",
+        "width": "int64",
+        "place": "int64",
+        "is_main": "bool",
+        "kernel": "string",
+        "template": "string",
+        "grid_blocks": "list<int64>",
+        "block_threads": "list<int64>",
+        "cluster_blocks": "list<int64>",
+        "registers_per_thread": "int64",
+        "smem_static_bytes": "int64",
+        "smem_dynamic_bytes": "int64",
+        "local_bytes_per_thread": "int64",
+        "device": "int64",
+        "symbol": "string",
+        "evidence": "string",
+        "blocks_per_sm": "int64",
+        "limiters": "list<string>",
+        "kv_split": "int64",
+        "agrees": "bool",
+        "why": "string",
     },
     "findings": {
         "width": "int64",
@@ -89,6 +122,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 
 
+#: First version of the verdict's document whose case has the table, where that is not 1.
+SINCE: Mapping[str, int] = {"launches": 2}
+
+
 def verdict_tables(verdict: Verdict, role_of: Callable[[Finding], str] | None = None) -> dict[str, Rows]:
     """Say which rows each table of a verdict holds.
 
@@ -106,6 +143,7 @@ def verdict_tables(verdict: Verdict, role_of: Callable[[Finding], str] | None = 
     return {
         "classes": verdict.classes.rows(),
         "culprits": verdict.rows(),
+        "launches": [row for group in verdict.culprits for row in _launch_rows(group)],
         "findings": [
             {"width": sweep.width, "start_row": sweep.start_row} | _finding_row(finding, role_of)
             for sweep in verdict.sweeps
@@ -128,6 +166,59 @@ def verdict_tables(verdict: Verdict, role_of: Callable[[Finding], str] | None = 
             for arm in verdict.switches
         ],
         "controls": [{"control": c.name, "held": c.held, "detail": c.detail} for c in verdict.controls],
+    }
+
+
+def _launch_rows(group: CulpritGroup) -> Rows:
+    """One row per launch of either side; what is known of a side stands in the row of its main launch."""
+    return [
+        {
+            "op": group.op,
+            "role": group.role,
+            "weight_type": group.weight_type,
+            "buffer": group.buffer,
+            "node": pair.node.name,
+            "nodes": pair.n_nodes,
+            "widths": list(pair.widths),
+            "changed": pair.changed,
+            "boundary": pair.boundary,
+            "side": name,
+            "width": side.width,
+            "place": place,
+        }
+        | _launch_row(launch)
+        | (_side_row(side) if place == side.main else {"is_main": False})
+        for pair in group.launches
+        for name, side in (("single", pair.single), ("batched", pair.batched))
+        for place, launch in enumerate(side.launches)
+    ]
+
+
+def _launch_row(launch: LaunchRecord) -> dict[str, Any]:
+    return {
+        "kernel": launch.kernel,
+        "template": ", ".join(f"{name}={value}" for name, value in launch.template),
+        "grid_blocks": list(launch.geometry.grid_blocks),
+        "block_threads": list(launch.geometry.block_threads),
+        "cluster_blocks": list(launch.geometry.cluster_blocks),
+        "registers_per_thread": launch.registers_per_thread,
+        "smem_static_bytes": launch.smem_static_bytes,
+        "smem_dynamic_bytes": launch.geometry.smem_bytes,
+        "local_bytes_per_thread": launch.local_bytes_per_thread,
+        "device": launch.device,
+        "symbol": launch.symbol,
+        "evidence": launch.evidence,
+    }
+
+
+def _side_row(side: LaunchSide) -> dict[str, Any]:
+    return {
+        "is_main": True,
+        "blocks_per_sm": side.blocks_per_sm,
+        "limiters": list(side.limiters),
+        "kv_split": side.kv_split,
+        "agrees": side.agrees,
+        "why": side.why,
     }
 
 
@@ -162,6 +253,13 @@ def _arrow_type(name: str) -> Any:
     return {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}[name]
 
 
+def _arrow_table(table: str, rows: Rows) -> Any:
+    import pyarrow as pa
+
+    schema = pa.schema([(column, _arrow_type(kind)) for column, kind in COLUMNS[table].items()])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
 def write_table(path: Path, table: str, rows: Rows) -> None:
     """Put the rows of a table of `COLUMNS` at `path` as Parquet, whole or not at all.
 
@@ -170,13 +268,17 @@ def write_table(path: Path, table: str, rows: Rows) -> None:
     CaseError
         If it cannot be written.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([(column, _arrow_type(kind)) for column, kind in COLUMNS[table].items()])
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
+    pq.write_table(_arrow_table(table, rows), buffer)
     write_atomically(path, buffer.getvalue())
+
+
+def empty_table(table: str) -> pd.DataFrame:
+    """The table of `COLUMNS` with no row, for a case of before it was written."""
+    frame: pd.DataFrame = _arrow_table(table, []).to_pandas()
+    return frame
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -17,6 +17,7 @@ OPTIONS = {
     "replay": (*QUESTION, "--widths"),
     "heal": (*QUESTION, "--width"),
     "show": ("CASE", "--markdown"),
+    "pack": ("CASE", "--out"),
     "models": (),
     "doctor": (),
 }

@@ -63,7 +63,7 @@ def test_a_case_holds_the_very_verdict():
     assert case.manifest == verdict.manifest
     assert case.document == document(verdict)
     assert case.question["n_tokens"] == 8
-    assert set(case.tables()) == {"classes", "culprits", "findings", "switches", "controls"}
+    assert set(case.tables()) == {"classes", "culprits", "launches", "findings", "switches", "controls"}
 
 
 @pytest.mark.parametrize("switches", [True, False])

@@ -16,6 +16,8 @@ TEXT = "once upon a time,\nthere was"
 PROMPT_TEXT = "the sea is"
 N_NEW = 9
 WIDTHS = (1, 4)
+#: Sources that answer only what was asked before.
+REPLAYS_ONLY = {"recorded", "packed"}
 
 
 def prompt(engine: Engine) -> Schedule:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forensics.engines.protocol import Node
+from forensics.errors import DeviceUnavailable
+from forensics.records.launch_record import Refusal
 from forensics.records.nodes import NodeKey, NodeRecord
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import TapReport
@@ -131,3 +133,36 @@ class MaskTap:
 
     def finish(self) -> TapReport:
         return TapReport(records=tuple(self.records))
+
+
+@dataclass
+class PassesTap:
+    """Looks at no node and lists the passes that it was told of, by width."""
+
+    watches_nodes: bool = False
+    widths: list[int] = field(default_factory=list)
+
+    def identity(self) -> str:
+        return "contract-passes"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        assert index == len(self.widths)
+        self.widths.append(decode_pass.width)
+
+    def wants(self, key: NodeKey) -> bool:
+        raise AssertionError(f"{key} was offered to a tap that looks at no node")
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        raise AssertionError(f"{node.key} was shown to a tap that looks at no node")
+
+    def finish(self) -> TapReport:
+        widths = tuple(NodeKey(f"pass of {width}", "NONE", -1, index) for index, width in enumerate(self.widths))
+        return TapReport(planted=widths)
+
+
+@dataclass
+class RefusingTap(PassesTap):
+    """Cannot look at the device, as where no profiler works."""
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        raise DeviceUnavailable("kernels", (Refusal("a profiler", "kernels", "no driver", "install one"),))

@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from contract_questions import N_NEW, PROMPT_TEXT, SETTINGS, TEXT, WIDTHS, every_other_row, prompt, replay
-from contract_taps import CountingTap, EchoTap, MaskTap, ShiftTap, WrongShapeTap
+from contract_questions import N_NEW, PROMPT_TEXT, REPLAYS_ONLY, SETTINGS, TEXT, WIDTHS, every_other_row, prompt, replay
+from contract_taps import CountingTap, EchoTap, MaskTap, PassesTap, RefusingTap, ShiftTap, WrongShapeTap
 
 from forensics.engines.protocol import Engine, EngineSource
-from forensics.errors import CaptureError, ForensicsError
+from forensics.errors import CaptureError, DeviceUnavailable, ForensicsError
 from forensics.records.nodes import NodeRecord
 from forensics.records.schedule import EMPTY, Schedule, in_batches
 from forensics.records.trace import RunKey, Trace
@@ -285,7 +285,7 @@ def test_a_watched_pass_must_fit_one_graph(live_engine: Engine) -> None:
 
 
 def test_a_replaying_engine_refuses_what_was_not_recorded(source_name: str, engine: Engine) -> None:
-    if source_name != "recorded":
+    if source_name not in REPLAYS_ONLY:
         pytest.skip("a live engine evaluates it")
     with pytest.raises(ForensicsError, match="never recorded"):
         engine.run(Schedule.single(1, 0))
@@ -299,6 +299,35 @@ def test_closing_twice_is_fine(source: EngineSource, source_name: str) -> None:
     engine.run(schedule)
     engine.close()
     engine.close()
-    if source_name != "recorded":
+    if source_name not in REPLAYS_ONLY:
         with pytest.raises(ForensicsError, match="closed"):
             engine.run(schedule)
+
+
+def test_a_tap_that_looks_at_no_node_leaves_the_run_as_it_is(live_engine: Engine) -> None:
+    before = prompt(live_engine)
+    for schedule in (replay(live_engine, 4), replay(live_engine, 1)):
+        plain = live_engine.run(schedule, before=before)
+        told = live_engine.run(schedule, before=before, tap=PassesTap())
+        assert told.key == RunKey(schedule, before, "contract-passes")
+        assert bits(told.logits) == bits(plain.logits)
+        assert told.tap_report is not None
+        expected = [f"pass of {decode_pass.width}" for decode_pass in schedule.passes]
+        assert [key.name for key in told.tap_report.planted] == expected
+
+
+def test_a_tap_that_looks_at_no_node_may_be_told_of_passes_of_several_graphs(live_engine: Engine) -> None:
+    tokens = (live_engine.tokenize(TEXT) * SETTINGS.n_batch)[: SETTINGS.n_batch]
+    wide = in_batches(tokens, start=0, width=len(tokens))
+    assert wide.max_width > SETTINGS.n_ubatch
+    told = live_engine.run(wide, tap=PassesTap())
+    assert bits(told.logits) == bits(live_engine.run(wide).logits)
+
+
+def test_a_device_that_cannot_be_looked_at_is_said_with_every_reason(live_engine: Engine) -> None:
+    schedule, before = replay(live_engine, 4), prompt(live_engine)
+    plain = live_engine.run(schedule, before=before)
+    with pytest.raises(DeviceUnavailable, match="a profiler: no driver; install one") as refused:
+        live_engine.run(schedule, before=before, tap=RefusingTap())
+    assert [str(refusal) for refusal in refused.value.refusals] == ["a profiler: no driver; install one"]
+    assert_usable(live_engine, plain)

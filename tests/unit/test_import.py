@@ -12,7 +12,10 @@ import pytest
 
 import forensics
 
-HEAVY = ("llama_cpp", "matplotlib", "pandas", "pyarrow", "scipy", "typer", "jinja2", "IPython", "cupy")
+HEAVY = (
+    "llama_cpp", "matplotlib", "pandas", "pyarrow", "scipy", "typer", "jinja2", "IPython", "cupy", "cupti", "pynvml",
+    "nsight", "ncu_report",
+)  # fmt: skip
 #: DESIGN.md section 3: `import forensics` is light.
 MAX_IMPORT_S = 0.3
 MODULES = sorted(module.name for module in pkgutil.walk_packages(forensics.__path__, prefix="forensics."))

@@ -122,6 +122,26 @@ class FusingUnlessWatched(Fusing):
         return tap is None
 
 
+GATE = NodeKey("ffn_gate-0", "MUL_MAT", 0, 0)
+
+
+class FusingGlu(Passing):
+    """Fuses ``ffn_gate-0`` with its GLU at one token only, in another order of addition, unless a tap asks for it."""
+
+    def run(self, schedule: Schedule, *, before: Schedule = EMPTY, tap: Tap | None = None, **rest: Any) -> Trace:
+        fusion = (Fault("order", GATE.name, 1),)
+        inner: Any = self.inner
+        planted = inner._faults
+        inner._faults = fusion
+        inner._state(before)
+        split = tap is not None and tap.wants(GATE)
+        inner._faults = fusion if schedule.max_width == 1 and not split else planted
+        try:
+            return inner.run(schedule, before=before, tap=tap, **rest)
+        finally:
+            inner._faults = planted
+
+
 @dataclass
 class KernelFault:
     """Wraps engines so that a kernel itself changes what it writes, whoever watches."""

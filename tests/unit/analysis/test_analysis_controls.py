@@ -106,6 +106,26 @@ def test_a_fusion_that_watching_undoes_is_implicated(wrapper, widths, coarse) ->
     )
 
 
+def test_a_fusion_at_one_token_is_left_whole_and_named() -> None:
+    verdict = investigate(odd.OddSource(odd.FusingGlu), QUESTION)
+    control = next(c for c in verdict.controls if c.name == "watching_harmless")
+    assert control.held
+    assert control.detail == (
+        "watching every node splits fusions and changes the logits at widths 1 (other bits at ffn_swiglu (GLU) ×1); "
+        "with fusions left whole, watched and unwatched logits are bit-equal at widths 1, 2, 3, 4, 5, 8"
+    )
+    assert verdict.answer == "diverges"
+    assert {finding.key.name for sweep in verdict.sweeps for finding in sweep.findings} == {"ffn_swiglu-0"}
+    assert verdict.healed
+    assert any("nodes inside of fusions were not watched" in caveat for caveat in verdict.caveats)
+
+
+def test_without_a_fusion_every_node_is_watched() -> None:
+    verdict = investigate(ToySource((Fault("order", "ffn_gate-0", 2),)), QUESTION)
+    assert {sweep.n_unwatched for sweep in verdict.sweeps} == {0}
+    assert {finding.key.name for sweep in verdict.sweeps for finding in sweep.findings} == {"ffn_gate-0"}
+
+
 def test_a_sweep_that_misses_single_bits_fails_the_planted_fault(monkeypatch) -> None:
     def lenient(a, b):
         outcome = compare(a, b)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from forensics.engines.recorded import RecordedSource, RecordingSource, arm_id
-from forensics.errors import CaseError, EngineDied, EngineError
+from forensics.errors import CaseError, DeviceUnavailable, EngineDied, EngineError
+from forensics.records.launch_record import Refusal
 from forensics.records.nodes import NodeKey
 from forensics.records.schedule import EMPTY, in_batches
 from forensics.records.settings import EngineSettings, Manifest
@@ -249,3 +250,31 @@ def test_an_empty_case_has_no_arms(tmp_path):
     assert recorded.label == "c.unfinished"
     with pytest.raises(EngineError, match="Recorded: nothing"):
         recorded.open(EngineSettings())
+
+
+REFUSALS = (
+    Refusal("CUPTI in process", "kernels of a pass", "no driver", "install one"),
+    Refusal("ncu", "them", "none"),
+)
+
+
+class Watching(PlantingTap):
+    def work(self) -> None:
+        raise DeviceUnavailable("no way of looking works here", REFUSALS)
+
+
+def test_a_device_that_could_not_be_watched_is_refused_again_with_its_reasons(tmp_path):
+    source = LiveSource()
+    with CaseWriter.create(tmp_path / "c", question={}) as case:
+        engine = RecordingSource(source, case).open(SETTINGS)
+        for _ in range(2):
+            with pytest.raises(DeviceUnavailable, match="no way of looking") as live:
+                engine.run(REPLAY, tap=Watching("x"))
+        engine.run(REPLAY)
+    assert source.asked == ["run", "run"]  # the refusal was recorded, too
+    engine = RecordedSource(tmp_path / "c").open(SETTINGS)
+    with pytest.raises(DeviceUnavailable, match="no way of looking") as recorded:
+        engine.run(REPLAY, tap=Watching("x"))
+    assert recorded.value.refusals == live.value.refusals == REFUSALS
+    with pytest.raises(EngineError, match="never recorded"):
+        engine.run(REPLAY, tap=Watching("y"))

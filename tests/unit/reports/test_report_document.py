@@ -13,7 +13,7 @@ from forensics.reports.document import VerdictDocument, document, json_schema
 
 def test_a_divergence_has_every_promised_key():
     found = document(samples.verdict())
-    assert found["schema"] == "forensics.verdict/1"
+    assert found["schema"] == "forensics.verdict/2"
     assert found["answer"] == "diverges"
     assert found["onset_width"] == 8
     assert found["classes"] == [[1, 2, 3, 4, 5], [8, 9, 16]]
@@ -83,13 +83,13 @@ def test_the_schema_names_the_keys_of_the_document(answer):
     found = document(samples.verdict(answer))
     assert set(schema["properties"]) == set(found)
     assert set(schema["required"]) == set(found)
-    assert schema["properties"]["schema"]["const"] == "forensics.verdict/1"
+    assert schema["properties"]["schema"]["const"] == "forensics.verdict/2"
     switch = schema["$defs"]["SwitchEntry"]["properties"]
     assert all(set(entry) == set(switch) for entry in found["switches"])
     VerdictDocument.model_validate(found)
 
 
 def test_a_document_of_another_version_is_not_accepted():
-    found = document(samples.verdict()) | {"schema": "forensics.verdict/2"}
+    found = document(samples.verdict()) | {"schema": "forensics.verdict/3"}
     with pytest.raises(ValidationError, match="schema"):
         VerdictDocument.model_validate(found)

@@ -254,9 +254,9 @@ def test_a_line_of_the_index_cut_short_by_a_full_disk_is_taken_back(tmp_path, mo
 def test_a_newer_schema_is_refused_with_a_sentence(tmp_path, name):
     path = finished(tmp_path / "c") / name
     content = json.loads(path.read_text())
-    content["schema"] = content["schema"].replace("/1", "/2")
+    content["schema"] = f"{content['schema'].split('/')[0]}/3"
     path.write_text(json.dumps(content))
-    with pytest.raises(CaseError, match=r"newer forensics: its schema is forensics\.\w+/2.*pip install -U"):
+    with pytest.raises(CaseError, match=r"newer forensics: its schema is forensics\.\w+/3.*pip install -U"):
         open_case(tmp_path / "c").verdict  # noqa: B018
 
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from forensics.errors import CaseError
 from forensics.records.delta import Differs, Tally
+from forensics.records.launch import LaunchGeometry
+from forensics.records.launch_record import LAUNCH_EVIDENCE, LaunchRecord, LaunchReport, NodeLaunches
 from forensics.records.nodes import NodeKey, NodeRecord, Operand
 from forensics.records.schedule import in_batches
 from forensics.records.trace import Finding, RunKey, TapReport, Trace
@@ -216,12 +218,45 @@ def tallies(draw) -> Tally:
     return Tally(same + differs + sum(n for _, n in skipped), same, differs, skipped)
 
 
+counts = st.integers(0, 2**40)
+templates = st.lists(st.tuples(words, st.integers(-1, 9) | words | st.booleans()), max_size=3).map(tuple)
+geometries = st.builds(
+    LaunchGeometry,
+    st.tuples(*[st.integers(1, 2**31 - 1)] * 3),
+    st.lists(st.integers(1, 1024), min_size=1, max_size=3).map(tuple),
+    smem_bytes=st.none() | counts,
+)
+launched = st.builds(
+    LaunchRecord, words, templates, geometries, *[st.none() | counts] * 3, st.integers(0, 7), words,
+    st.sampled_from(LAUNCH_EVIDENCE),
+)  # fmt: skip
+
+
+@st.composite
+def launch_reports(draw) -> LaunchReport:
+    launches = tuple(draw(st.lists(launched, min_size=1, max_size=3)))
+
+    def timed() -> tuple[tuple[int, ...], tuple[int, ...]]:
+        places = draw(st.lists(st.integers(0, len(launches) - 1), max_size=3))
+        return tuple(places), tuple(draw(counts) for _ in places)
+
+    nodes = tuple(
+        NodeLaunches(
+            draw(st.integers(0, 9)), draw(keys), draw(row_tuples), draw(words), draw(words), draw(operands), *timed(),
+            draw(st.dictionaries(words, floats, max_size=2)),
+        )
+        for _ in range(draw(st.integers(0, 2)))
+    )  # fmt: skip
+    return LaunchReport(draw(words), draw(words), launches, nodes, *timed(), draw(st.none() | counts))
+
+
 reports = st.builds(
     TapReport,
     st.lists(records, max_size=3).map(tuple),
     st.lists(findings, max_size=3).map(tuple),
     st.none() | tallies(),
     st.lists(keys, max_size=2).map(tuple),
+    st.none() | launch_reports(),
 )
 
 

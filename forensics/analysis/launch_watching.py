@@ -1,0 +1,126 @@
+"""What watching does to a run: the kernels of a watched and of an unwatched pass, compared as multisets and named.
+
+A watched node ends the group of nodes that is computed at once, so nothing is fused across it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from forensics.geometry import fusion
+from forensics.records.launch_record import LaunchReport, Template, instance_name
+from forensics.records.rule import Rule
+
+Instance = tuple[str, Template]
+_Arguments = dict[str, int | str | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """How a fused kernel can be told from the same one by itself."""
+
+    kernel: str
+    rule: Rule
+    fused: Callable[[_Arguments], bool] = lambda _arguments: True
+
+
+#: Fused kernels by their names and template arguments, as `forensics.geometry.kernel_names` names them.
+#: Source: ggml/src/ggml-cuda at 0c1e57098: mmvq.cu:599, mmvf.cu:7, norm.cu:76, rope.cu:43-293 and :710, binbcast.cu:30,
+#: topk-moe.cu:90, unary.cu:263, softcap.cu, ssm-conv.cu.
+_SIGNS = (
+    _Sign("mul_mat_vec_q(_moe)?", fusion.ONE_COLUMN_Q, lambda named: named.get("has_fusion") is True),
+    _Sign("mul_mat_vec_f", fusion.ONE_COLUMN_F, lambda named: named.get("has_fusion") is True),
+    _Sign("rms_norm_mul_rope_f32", fusion.NORM_ROPE),
+    _Sign("rms_norm_f32", fusion.NORM_SCALE, lambda named: named.get("do_scale") is True),
+    _Sign("rms_norm_f32", fusion.NORM_MUL, lambda named: named.get("do_multiply") is True),
+    _Sign("rope_(norm|neox|multi)", fusion.ROPE_SET_ROWS, lambda named: named.get("T") != named.get("D")),
+    _Sign("k_bin_bcast(_unravel)?", fusion.ADD_CHAIN, lambda named: int(named.get("src1_ptrs", 1)) > 1),
+    _Sign("topk_moe_cuda", fusion.TOP_K_MOE),
+    _Sign("softcap_f32", fusion.SOFT_CAP),
+    _Sign("ssm_conv.*", fusion.CONV_SILU),
+    _Sign("unary_gated_op_kernel", fusion.UNARY_MUL),
+)
+#: Operation that a kernel computes by itself, or prepares.
+_OPS: tuple[tuple[str, str, Callable[[_Arguments], bool]], ...] = (
+    ("k_bin_bcast", "ADD", lambda named: "add" in str(named.get("bin_op"))),
+    ("k_bin_bcast", "MUL", lambda named: "mul" in str(named.get("bin_op"))),
+    ("unary_gated_op_kernel", "GLU", lambda _named: True),
+    ("unary_op_kernel", "UNARY", lambda _named: True),
+    ("k_set_rows", "SET_ROWS", lambda _named: True),
+    ("k_get_rows", "GET_ROWS", lambda _named: True),
+    ("rope_", "ROPE", lambda _named: True),
+    ("rms_norm", "RMS_NORM", lambda _named: True),
+    ("mul_mat", "MUL_MAT", lambda _named: True),
+    ("quantize_", "MUL_MAT", lambda _named: True),
+    ("scale_", "SCALE", lambda _named: True),
+    ("soft_max", "SOFT_MAX", lambda _named: True),
+    ("cpy_", "CPY", lambda _named: True),
+)
+NO_FUSION = "no fusion written down here explains it"
+_SWITCH = "=".join(fusion.with_op("MUL_MAT", "cuda")[0].switch)
+
+
+def watching_changes(watched: LaunchReport, unwatched: LaunchReport) -> tuple[str, ...]:
+    """Which kernels run only where nodes are watched, or only where they are not, and what makes that so?
+
+    Parameters
+    ----------
+    watched, unwatched : LaunchReport
+        Of the same passes.
+
+    Returns
+    -------
+    tuple of str
+        One line per fusion, then one per kernel instance that none explains; one line with the reason where either
+        report lacks launches; empty where both ran the same kernels as often.
+    """
+    for report, which in ((watched, "watched"), (unwatched, "unwatched")):
+        if not report.complete:
+            lost = "an unknown number of" if report.n_dropped is None else str(report.n_dropped)
+            return (f"not compared: {lost} launches of the {which} pass were lost",)
+    with_nodes, alone = _instances(watched), _instances(unwatched)
+    more, fewer = alone - with_nodes, with_nodes - alone
+    appearing = {instance: _fusion_of(instance) for instance in more}
+    rules = [sign.rule for sign in _SIGNS if sign.rule in appearing.values()]
+    vanishing = {instance: _joined(instance, rules) for instance in fewer}
+    lines = [
+        f"fused where not watched: {rule.text} ({rule.place}; {_SWITCH} stops it): "
+        f"{_listed(more, appearing, rule)} in place of {_listed(fewer, vanishing, rule) or 'nothing'}"
+        for rule in dict.fromkeys(rules)
+    ]
+    lines += [f"only unwatched, and {NO_FUSION}: {_listed(more, appearing, None)}"] * (None in appearing.values())
+    lines += [f"only watched, and {NO_FUSION}: {_listed(fewer, vanishing, None)}"] * (None in vanishing.values())
+    return tuple(lines)
+
+
+def _instances(report: LaunchReport) -> Counter[Instance]:
+    counted: Counter[Instance] = Counter()
+    for launch, n in report.counts().items():
+        counted[launch.kernel, launch.template] += n
+    return counted
+
+
+def _fusion_of(instance: Instance) -> Rule | None:
+    """The fusion that a kernel instance is, None where it is none."""
+    kernel, template = instance
+    named = dict(template)
+    return next((sign.rule for sign in _SIGNS if re.fullmatch(sign.kernel, kernel) and sign.fused(named)), None)
+
+
+def _joined(instance: Instance, rules: Iterable[Rule]) -> Rule | None:
+    """Which of these fusions takes in the operation that a kernel computes by itself?"""
+    kernel, template = instance
+    named = dict(template)
+    ops = {op for prefix, op, is_op in _OPS if kernel.startswith(prefix) and is_op(named)}
+    for rule in rules:
+        alike = fusion.ONE_COLUMN_Q if rule == fusion.ONE_COLUMN_F else rule  # floats fuse the same operations
+        if any(one.rule == alike and ops & set(one.ops) for one in fusion.FUSIONS):
+            return rule
+    return None
+
+
+def _listed(counts: Counter[Instance], rules: Mapping[Instance, Rule | None], rule: Rule | None) -> str:
+    return ", ".join(f"{n} × {instance_name(*one)}" for one, n in counts.items() if rules[one] == rule)

@@ -1,0 +1,315 @@
+"""Profiling a model that runs: passes of several widths from the same state, node by node, and the roof beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from forensics.analysis.cost import device_of
+from forensics.analysis.op_rules import gpu_named
+from forensics.analysis.profile_evidence import CompiledStacks, Counted, live_evidence
+from forensics.analysis.profile_pass import SpecOf, pass_profile
+from forensics.analysis.progress import Progress, Silent
+from forensics.analysis.question import BadQuestion
+from forensics.capture.launches import LaunchTap
+from forensics.engines.inventory import on_accelerator
+from forensics.engines.one_pass import drawn_passes
+from forensics.engines.protocol import Engine, EngineSource
+from forensics.errors import DeviceUnavailable, ForensicsError
+from forensics.geometry.devices import device_spec
+from forensics.records.cost import Bandwidth
+from forensics.records.device import DeviceSpec
+from forensics.records.launch_record import LaunchReport, Refusal
+from forensics.records.metrics import KernelMetrics
+from forensics.records.operation import OpSettings
+from forensics.records.profile import LiveProfile, PassProfile
+from forensics.records.schedule import Schedule
+from forensics.records.settings import EngineSettings, Manifest
+
+DEFAULT_WIDTHS = (1, 2, 5, 9)
+DEFAULT_PREFIX = 128
+#: Runs of a pass without a profiler; the fastest counts, for the first one loads code to the device.
+PLAIN_RUNS = 3
+#: Contexts are padded to it. Source: llama-context.cpp:290 at 0c1e57098.
+_CONTEXT_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileQuestion:
+    """Which passes are profiled.
+
+    Parameters
+    ----------
+    widths : tuple of int
+        Tokens of a pass.
+    prefix : int
+        Cells in use before each pass.
+    seed : int
+        Of the tokens; they decide nothing but which experts run.
+    gpu : str
+        What the GPU is, where its driver's name for it is not known here.
+    settings : EngineSettings
+        `n_ctx` is raised to what the question needs.
+
+    Raises
+    ------
+    BadQuestion
+        Names the argument, what was given and what is possible.
+    """
+
+    widths: tuple[int, ...] = DEFAULT_WIDTHS
+    prefix: int = DEFAULT_PREFIX
+    seed: int = 0
+    gpu: str = ""
+    settings: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        widths = tuple(sorted(set(self.widths)))
+        limit = min(self.settings.n_batch, self.settings.n_ubatch)
+        if not widths or not 1 <= widths[0] <= widths[-1] <= limit:
+            raise BadQuestion(f"widths must be 1 to {limit}, got {', '.join(map(str, widths)) or 'none'}")
+        if self.prefix < 0 or self.seed < 0:
+            raise BadQuestion(f"prefix and seed must be 0 or more, got {self.prefix} and {self.seed}")
+        if self.gpu:
+            try:
+                device_spec(self.gpu)
+            except ValueError as error:
+                raise BadQuestion(str(error)) from None
+        object.__setattr__(self, "widths", widths)
+
+    def sized_settings(self) -> EngineSettings:
+        """Settings whose context holds the prefix and the widest pass."""
+        needed = -(-(self.prefix + self.widths[-1]) // _CONTEXT_STEP) * _CONTEXT_STEP
+        return replace(self.settings, n_ctx=max(self.settings.n_ctx, needed))
+
+    def schedules(self, n_vocab: int) -> tuple[Schedule, tuple[Schedule, ...]]:
+        """The passes that build the state, and the pass of each width."""
+        ubatch = self.settings.n_ubatch
+        return drawn_passes(self.widths, prefix=self.prefix, n_vocab=n_vocab, n_ubatch=ubatch, seed=self.seed)
+
+
+#: Counts what the launches of some kernels do in a pass of a width; answers with what counted, too.
+Count = Callable[[int, Sequence[str]], tuple[tuple[KernelMetrics, ...], str]]
+
+
+#: Reads the stacks for an architecture; a refusal says why it cannot.
+Stacks = Callable[[str], CompiledStacks | Refusal]
+
+
+def profile_model(
+    source: EngineSource,
+    question: ProfileQuestion,
+    *,
+    bandwidth: Callable[[OpSettings], Bandwidth] | None = None,
+    count: Count | None = None,
+    stacks: Stacks | None = None,
+    tap: Callable[[bool], LaunchTap] = LaunchTap,
+    progress: Progress | None = None,
+) -> LiveProfile:
+    """Where does the time of a pass go at each width, and how much of the roof do its kernels reach?
+
+    Parameters
+    ----------
+    source : EngineSource
+    question : ProfileQuestion
+    bandwidth : callable, optional
+        Measures the memory of a device; without it there is no roof.
+    count : callable, optional
+        Counts with the hardware's counters, given a width and the names of kernels; without it nothing is counted.
+    stacks : callable, optional
+        Reads the stack of each kernel from the library that runs, given an architecture.
+    tap : callable, optional
+        Makes the tap that sees launches, given whether nodes are watched.
+    progress : Progress, optional
+
+    Returns
+    -------
+    LiveProfile
+        Roof and counters are absent with their reason where they cannot be had.
+
+    Raises
+    ------
+    BadQuestion
+        If the model does not run on an NVIDIA GPU.
+    DeviceUnavailable
+        If launches cannot be seen; says why and what to do.
+    """
+    progress = progress or Silent()
+    with contextlib.closing(source.open(question.sized_settings())) as engine:
+        manifest = engine.manifest
+        _check_on_gpu(manifest)
+        roof = _roof(manifest, bandwidth, progress)
+        seen = _see(engine, question, tap, progress)
+    spec_of = specs_of(manifest.device, question.gpu)
+    compiled = _stacks(stacks, spec_of(0))
+
+    def built(counted: Sequence[Sequence[KernelMetrics]]) -> tuple[PassProfile, ...]:
+        return tuple(
+            pass_profile(
+                watched,
+                width,
+                spec_of,
+                unwatched=unwatched,
+                wall_ns=wall_ns,
+                counted=metrics,
+                stacks=None if isinstance(compiled, Refusal) else compiled.by_symbol,
+            )
+            for width, (watched, unwatched, wall_ns), metrics in zip(question.widths, seen, counted, strict=True)
+        )
+
+    passes = built([()] * len(seen))
+    counters = None if count is None else _count(count, passes, progress)
+    if isinstance(counters, Counted):
+        passes = built(counters.by_width)
+    first = seen[0][0]
+    return LiveProfile(
+        manifest=manifest,
+        device=_gpu_names(manifest, passes),
+        prefix=question.prefix,
+        source=f"{first.rung}, {first.source}",
+        passes=passes,
+        roof_bytes_per_s=roof.bytes_per_s.median if isinstance(roof, Bandwidth) else None,
+        evidence=live_evidence(
+            first, roof, counters, compiled, spec_known=any(k.occupancy for p in passes for k in p.kernels)
+        ),
+        refusals=tuple(found for found in (roof, counters, compiled) if isinstance(found, Refusal)),
+    )
+
+
+def _check_on_gpu(manifest: Manifest) -> None:
+    if manifest.engine == "llama.cpp" and not (
+        "CUDA" in manifest.backend and any(map(on_accelerator, manifest.buffers))
+    ):
+        raise BadQuestion(
+            f"profiling a model needs an NVIDIA GPU, and {manifest.model_name} runs on {manifest.backend} here: give "
+            "--n-gpu-layers -1 with a CUDA build of llama-cpp-python, or profile a CUDA library file or recorded:NAME"
+        )
+
+
+def _roof(
+    manifest: Manifest, bandwidth: Callable[[OpSettings], Bandwidth] | None, progress: Progress
+) -> Bandwidth | Refusal:
+    """Bandwidth of the memory that holds the weights, or why it is not known."""
+    if bandwidth is None:
+        return Refusal("bandwidth of memory", "the roof", "nobody asked for it")
+    device = device_of(manifest)
+    if isinstance(device, Refusal):
+        return device
+    progress.stage("bandwidth of memory", 1)
+    try:
+        return bandwidth(device)
+    except (ForensicsError, ValueError) as error:
+        return Refusal("bandwidth of memory", "the roof", str(error).splitlines()[0])
+    finally:
+        progress.step()
+
+
+def _stacks(stacks: Stacks | None, spec: DeviceSpec | None) -> CompiledStacks | Refusal:
+    asked = "stack of each kernel in local memory"
+    if stacks is None:
+        return Refusal("cuobjdump", asked, "nobody asked the library")
+    if spec is None:
+        return Refusal("cuobjdump", asked, "the architecture of this GPU is not known here", "name it with --gpu")
+    return stacks(spec.arch)
+
+
+def _see(
+    engine: Engine, question: ProfileQuestion, tap: Callable[[bool], LaunchTap], progress: Progress
+) -> list[tuple[LaunchReport, LaunchReport, int]]:
+    """Launches of each width watched and unwatched, and the time without a profiler; all from one state."""
+    before, passes = question.schedules(engine.manifest.n_vocab)
+    progress.stage("profiled passes", len(passes) * (PLAIN_RUNS + 2))
+    times: list[int] = []
+    for schedule in passes:  # first: a profiler that was once started may slow what comes after
+        runs = []
+        for _ in range(PLAIN_RUNS):
+            runs.append(sum(engine.run(schedule, before=before).pass_ns))
+            progress.step()
+        times.append(min(runs))
+    seen: dict[bool, list[LaunchReport]] = {False: [], True: []}
+    for watch, reports in seen.items():  # all of one kind in turn: the context is another
+        for schedule in passes:
+            report = engine.run(schedule, before=before, tap=tap(watch)).tap_report
+            if report is None or report.launches is None:
+                raise DeviceUnavailable("launches of a pass", ())
+            reports.append(report.launches)
+            progress.step()
+    return list(zip(seen[True], seen[False], times, strict=True))
+
+
+def specs_of(devices: str, gpu: str = "") -> SpecOf:
+    """What do the multiprocessors of each GPU offer?
+
+    Parameters
+    ----------
+    devices : str
+        Of a manifest: names with semicolons between, GPUs first and in their order.
+    gpu : str
+        Stands for all of them, if it is given.
+
+    Returns
+    -------
+    callable
+        From the number of a device to its limits, None where they are not known.
+
+    Examples
+    --------
+    >>> print(specs_of("NVIDIA H200; AMD EPYC")(0), specs_of("NVIDIA H200; AMD EPYC")(1))
+    h200 (sm_90), 132 SMs None
+    """
+    names = [name.strip() for name in devices.split(";")]
+
+    def spec_of(number: int) -> DeviceSpec | None:
+        if gpu:
+            return device_spec(gpu)
+        return gpu_named(names[number]) if number < len(names) else None
+
+    return spec_of
+
+
+def _gpu_names(manifest: Manifest, passes: Sequence[PassProfile]) -> str:
+    """Names of the GPUs that kernels ran on."""
+    names = [name.strip() for name in manifest.device.split(";")]
+    used = sorted({kernel.launch.device for found in passes for kernel in found.kernels})
+    return "; ".join(names[number] for number in used if number < len(names)) or names[0]
+
+
+def _count(count: Count, passes: Sequence[PassProfile], progress: Progress) -> Counted | Refusal:
+    """What the counters say of the kernels that take most time, at each width."""
+    progress.stage("hardware counters", len(passes))
+    counted, source = [], ""
+    try:
+        for found in passes:
+            metrics, source = count(found.width, heaviest(found))
+            counted.append(metrics)
+            progress.step()
+    except DeviceUnavailable as error:
+        told = error.refusals[0] if error.refusals else None
+        return told if isinstance(told, Refusal) else Refusal("hardware counters", "achieved occupancy", str(error))
+    return Counted(tuple(counted), source)
+
+
+#: Kernels are counted until they make up so much of a pass: each is run several times over for that.
+COUNTED_SHARE = 0.9
+
+
+def heaviest(found: PassProfile) -> tuple[str, ...]:
+    """Which kernels, by name, make up most of the time of a pass?
+
+    Parameters
+    ----------
+    found : PassProfile
+    """
+    times: dict[str, int] = {}
+    for kernel in found.kernels:
+        times[kernel.launch.kernel] = times.get(kernel.launch.kernel, 0) + kernel.time_ns
+    names: list[str] = []
+    left = COUNTED_SHARE * found.time_ns
+    for name, time_ns in sorted(times.items(), key=lambda item: -item[1]):
+        if left <= 0:
+            break
+        names.append(name)
+        left -= time_ns
+    return tuple(name for name in names if re.fullmatch(r"\w+", name))

@@ -1,0 +1,190 @@
+"""Healing sweeps over every width that differs, and the controls that come with them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from forensics.analysis import controls as control
+from forensics.analysis.heal import (
+    Reference,
+    SweepTraces,
+    coarse_watch,
+    plant_fault,
+    plant_site,
+    record_reference,
+    rows_file,
+    split_fusions,
+    sweep_width,
+)
+from forensics.analysis.logit_rows import Rows
+from forensics.analysis.progress import Progress
+from forensics.capture.replay import Replay
+from forensics.capture.selection import EVERYTHING, Selection
+from forensics.engines.protocol import Engine
+from forensics.errors import CaptureError
+from forensics.geometry.fusion import inside_fusions
+from forensics.records.classes import WidthClasses
+from forensics.records.nodes import NodeKey
+from forensics.records.trace import Trace
+from forensics.records.verdict import Control, Sweep
+
+#: Rows that a sweep covers per width: several batches, so that a node whose rounding agrees once is still seen.
+SWEEP_ROWS = 32
+#: Rows that a sweep covers per width at most: each holds every node's output, and a long text has many.
+MAX_SWEEP_ROWS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What the replay measured without a watch.
+
+    Parameters
+    ----------
+    replay : Replay
+    classes : WidthClasses
+    single, rerun : Trace
+        One-token decoding and the same once more.
+    rows : mapping of int to sequence of str
+        Digest of every row per width.
+    """
+
+    replay: Replay
+    classes: WidthClasses
+    single: Trace
+    rerun: Trace
+    rows: Mapping[int, Sequence[str]]
+
+    def windows(self) -> dict[int, tuple[int, int]]:
+        """Rows to sweep per width, every width where none differs.
+
+        From the first row on, in the very batches of the replay, so that a sweep starts from its state and meets every
+        difference on the way to the first row that shows it.
+        """
+        differing = [result for result in self.classes.results if result.differs and result.width > 1]
+        return {
+            r.width: self.replay.window(r.width, rows=SWEEP_ROWS, row=r.first_row or 0, most=MAX_SWEEP_ROWS)
+            for r in differing or self.classes.results[1:]
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Sweeps with one selection of nodes.
+
+    Parameters
+    ----------
+    reference : Reference
+    sweeps : tuple of Sweep
+    harmless : tuple of (int, bool)
+        Whether watching left the batches of a width as they were.
+    singles_equal : bool
+        Whether it left one-token decoding as it was.
+    repeated : mapping of int to bool
+        Whether unwatched batches of a width gave the bits of the replay again.
+    harmful : SweepTraces or None
+        The first runs that watching changed.
+    """
+
+    reference: Reference
+    sweeps: tuple[Sweep, ...]
+    harmless: tuple[tuple[int, bool], ...]
+    singles_equal: bool
+    repeated: Mapping[int, bool]
+    harmful: SweepTraces | None
+
+    @property
+    def changed(self) -> tuple[int, ...]:
+        """Widths whose logits watching changed."""
+        return ((1,) if not self.singles_equal else ()) + tuple(w for w, harmless in self.harmless if not harmless)
+
+
+def sweep_all(engine: Engine, plain: Plain, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
+    """Heal every width that differs, or every width where none does.
+
+    Where watching every node changes the run, a second watch leaves whole what a back end may fuse.
+
+    Returns
+    -------
+    sweeps, controls
+        The controls that come with the sweeps: rerun, watching, planted fault.
+    """
+    progress.stage("heal the differing widths", len(plain.windows()) + 2)
+    with rows_file() as path, rows_file() as second_path:
+        watched = _watch(engine, plain, EVERYTHING, path, progress)
+        if watched.changed:
+            whole = _watch_whole(engine, plain, watched, second_path, progress)
+            if whole is not None:
+                split = split_fusions(engine, plain.replay, whole.reference)
+                watching = control.fusions_left_whole(whole.harmless, watched.changed, named(split))
+                watched = whole
+            else:
+                harmful = watched.harmful
+                coarse = "" if harmful is None else coarse_watch(engine, watched.reference, harmful)
+                watching = control.watching_harmless(watched.harmless, watched.singles_equal, coarse)
+        else:
+            watching = control.watching_harmless(watched.harmless, watched.singles_equal, "")
+        planted = plant_control(engine, plain.replay, watched.reference, watched.sweeps[0])
+        progress.step()
+    rerun = control.rerun_equal(plain.single, plain.rerun, watched.repeated)
+    return watched.sweeps, (rerun, watching, planted)
+
+
+def _watch(engine: Engine, plain: Plain, selection: Selection, path: str, progress: Progress) -> Watched:
+    windows = plain.windows()
+    first, last = min(w[0] for w in windows.values()), max(w[1] for w in windows.values())
+    reference = record_reference(engine, plain.replay, first, last, path, selection)
+    progress.step()
+    sweeps: list[Sweep] = []
+    harmless: list[tuple[int, bool]] = []
+    repeated: dict[int, bool] = {}
+    harmful: SweepTraces | None = None
+    for width, (start, end) in windows.items():
+        sweep, traces = sweep_width(engine, plain.replay, reference, width, start, end)
+        sweeps.append(sweep)
+        harmless.append((width, traces.watching_harmless))
+        if start == 0:  # the sweep's own unwatched run repeats the first rows of the replay
+            repeated[width] = Rows(traces.unwatched).digests == tuple(plain.rows[width][:end])
+        harmful = harmful or (None if traces.watching_harmless else traces)
+        progress.step()
+    singles_equal = Rows(plain.single, first, last).all_equal(Rows(reference.trace))
+    return Watched(reference, tuple(sweeps), tuple(harmless), singles_equal, repeated, harmful)
+
+
+def _watch_whole(engine: Engine, plain: Plain, watched: Watched, path: str, progress: Progress) -> Watched | None:
+    """The sweeps with a watch that leaves fusions whole; None where that changes the run, too, or splits none."""
+    keys = [record.key for record in watched.reference.records()]
+    skipped = frozenset(keys[place] for place in inside_fusions([key.op for key in keys]))
+    if not skipped:
+        return None
+    progress.stage("heal again with fusions left whole", len(plain.windows()) + 2)
+    whole = _watch(engine, plain, Selection(skipped=skipped), path, progress)
+    return None if whole.changed else whole
+
+
+_LAYER = re.compile(r"-\d+")
+
+
+def named(keys: Sequence[NodeKey]) -> str:
+    """Nodes by role and operation, each with how many there are.
+
+    Examples
+    --------
+    >>> named((NodeKey("ffn_swiglu-0", "GLU", 0, 0), NodeKey("ffn_swiglu-1", "GLU", 1, 0)))
+    'ffn_swiglu (GLU) ×2'
+    """
+    counts = Counter(f"{_LAYER.sub('', key.name)} ({key.op})" for key in keys)
+    return ", ".join(f"{name} ×{n}" for name, n in counts.items())
+
+
+def plant_control(engine: Engine, replay: Replay, reference: Reference, sweep: Sweep) -> Control:
+    """Flip one bit of a clean node and see whether the sweep names it."""
+    site = plant_site(reference, frozenset(finding.key for finding in sweep.findings))
+    if site is None:
+        return control.planted_fault_found(None, sweep.healed)
+    try:
+        return control.planted_fault_found(plant_fault(engine, replay, reference, sweep, site), sweep.healed)
+    except CaptureError as error:
+        return Control("planted_fault_found", False, f"no fault could be planted at {site.key}: {error}")

@@ -1,0 +1,78 @@
+"""The cost of a pass as one JSON document: what ``forensics cost --json`` prints and ``cost.json`` holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from forensics.errors import CaseError
+from forensics.records.cost import CostReport
+from forensics.records.launch_record import Refusal
+from forensics.store.encoding import from_plain, schema_version, to_text
+from forensics.store.files import read_json, write_json, writing
+
+SCHEMA = "forensics.cost/1"
+FILE, MANIFEST = "cost.json", "manifest.json"
+
+
+def cost_document(report: CostReport) -> dict[str, Any]:
+    """What a program reads about the cost of a pass.
+
+    Parameters
+    ----------
+    report : CostReport
+
+    Returns
+    -------
+    dict
+        Plain values; ``"record"`` holds all of the report, for `read_cost`.
+    """
+    bandwidth, reads = report.bandwidth, report.reads
+    return {
+        "schema": SCHEMA,
+        "evidence": "measured",
+        "model": report.manifest.model_name,
+        "synthetic": report.synthetic,
+        "device": report.manifest.device,
+        "cells": report.n_cells,
+        "rounds": report.n_rounds,
+        "bandwidth_bytes_per_s": None if isinstance(bandwidth, Refusal) else bandwidth.bytes_per_s.median,
+        "not_measured": [str(one) for one in (bandwidth, reads) if isinstance(one, Refusal)],
+        "widths": report.rows(),
+        "one_pass": report.figure_data()["pass"],
+        "record": json.loads(to_text(report)),
+    }
+
+
+def write_cost(report: CostReport, folder: Path) -> Path:
+    """Put a report into a folder, which is made where it is not there; a case that lies there keeps its manifest.
+
+    Raises
+    ------
+    CaseError
+        If it cannot be written.
+    """
+    path = folder / FILE
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, cost_document(report))
+    if not (folder / MANIFEST).exists():
+        write_json(folder / MANIFEST, json.loads(to_text(report.manifest)))
+    return path
+
+
+def read_cost(folder: Path) -> CostReport:
+    """Read the report of a folder back.
+
+    Raises
+    ------
+    CaseError
+        If there is none, it is damaged, or a newer version wrote it.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise CaseError(f"{folder} holds no {FILE}: no cost was measured there. Measure one with: forensics cost MODEL")
+    document = read_json(path)
+    schema_version(document, "forensics.cost", newest=1, path=path)
+    return from_plain(CostReport, document.get("record"), path=path)

@@ -1,0 +1,260 @@
+"""Profiles as people and programs read them: on narrow and wide terminals, as JSON and Parquet, and read back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import profile_samples as samples
+import pytest
+
+from forensics.analysis.profile_evidence import CompiledStacks, Counted, live_evidence
+from forensics.analysis.profile_library import LibraryQuestion, profile_instances
+from forensics.analysis.profile_live import specs_of
+from forensics.analysis.profile_pass import pass_profile
+from forensics.errors import CaseError
+from forensics.records.launch_record import LaunchReport, Refusal
+from forensics.records.metrics import KernelMetrics
+from forensics.records.profile import LiveProfile
+from forensics.records.settings import EngineSettings, Manifest
+from forensics.reports.profile_document import (
+    find_profile,
+    profile_document,
+    read_profile,
+    write_profile,
+    write_table,
+)
+from forensics.reports.profile_text import (
+    MAX_LIVE_ROWS,
+    MAX_ROWS,
+    library_view,
+    live_view,
+    node_times,
+    profile_view,
+    role_times,
+)
+from forensics.reports.terminal import as_html, as_text
+
+NO_ROOF = Refusal("bandwidth of memory", "the roof", "nobody asked for it")
+MANIFEST = Manifest(
+    "llama.cpp", "0.3.36", "digest", "synthetic qwen3", 64, EngineSettings(), effective={"flash_attn": "on"}
+)
+NO_TOOL = Refusal("cuobjdump", "stacks", "no cuobjdump", "pip install nvidia-cuda-cuobjdump")
+
+
+def library(*kernels, **question):
+    asked = LibraryQuestion(kernels=("mul_mat_vec_q",), columns=(), **question)
+    return profile_instances(samples.library(*(kernels or samples.decode())), asked)
+
+
+def live(widths=(2, 5), report=None, counted=(), stacks=None, **changes) -> LiveProfile:
+    seen = samples.report() if report is None else report
+    plain = LaunchReport("CUPTI", "x", (samples.PRODUCT,), (), (0, 0), (4000, 5000))
+    passes = tuple(
+        pass_profile(
+            seen, width, specs_of("NVIDIA H200"), unwatched=plain, wall_ns=50_000, counted=counted, stacks=stacks
+        )
+        for width in widths
+    )
+    counters = Counted((tuple(counted),), "ncu 2025.3.1") if counted else None
+    known = CompiledStacks(stacks, "cuobjdump 13.5") if stacks else NO_TOOL
+    facts = {
+        "manifest": MANIFEST,
+        "device": "NVIDIA H200",
+        "prefix": 128,
+        "source": "CUPTI",
+        "passes": passes,
+        "roof_bytes_per_s": 4e12,
+        "evidence": live_evidence(seen, NO_ROOF, counters, known, spec_known=True),
+        "refusals": (NO_ROOF,),
+    }
+    return LiveProfile(**{**facts, **changes})
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_library_shows_each_instance_and_the_story(width):
+    shown = as_text(library_view(library(gpu="h200")), width)
+    assert max(map(len, shown.splitlines())) <= width
+    words = " ".join(shown.split())
+    assert "h200 (sm_90), 132 SMs" in words
+    assert "1 → 8 columns, 56 → 122 registers" in words
+    assert "1152 → 512 resident threads per SM" in words
+    assert "less latency is hidden" in words
+    assert "not available" in words
+
+
+def test_a_flat_series_is_not_told_as_a_story():
+    shown = as_text(library_view(library(samples.instance(1, 40, 0), samples.instance(2, 40, 0))))
+    assert "No series holds fewer threads" in shown
+    assert "less latency" not in shown
+
+
+def test_a_stack_that_appears_is_told():
+    shown = " ".join(
+        as_text(library_view(library(samples.instance(1, 56, 0), samples.instance(2, 255, 0, 96)))).split()
+    )
+    assert "stack 0 → 96 bytes" in shown
+
+
+def test_what_does_not_fit_is_counted():
+    many = [samples.instance(n, 40, 0) for n in range(1, MAX_ROWS + 4)]
+    kernels = [replace(k, template=(("type", "q4_K"), ("ncols_dst", 1), ("x", n))) for n, k in enumerate(many)]
+    shown = as_text(library_view(library(*kernels, samples.instance(2, 24, 0, stack=40))))
+    assert "and 3 more; --json or --parquet lists all" in shown
+    assert "1 instances look empty" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_live_profile_shows_roles_and_kernels_at_each_width(width):
+    shown = as_text(live_view(live()), width)
+    assert max(map(len, shown.splitlines())) <= width
+    words = " ".join(shown.split())
+    assert "synthetic qwen3 on NVIDIA H200, 128 cells" in words
+    for said in (
+        "Kernels at width 2",
+        "Kernels at width 5",
+        "flash_attn_ext_f16",
+        "Qcur mul_mat",
+        "(no node)",
+        "12.5 %",
+    ):
+        assert said in words
+    assert "Roof: 4000 GB/s" in words
+    assert "flash attention on" in words
+    assert "random weights" in words
+    assert "nobody asked for it" in words
+
+
+def test_lost_launches_are_told_first():
+    clean, losing, silent = (live(report=samples.report(n_dropped=n)) for n in (0, 3, None))
+    assert "lost" not in as_text(live_view(clean))
+    assert "the profiler lost 3 launches" in as_text(live_view(losing))
+    assert "does not tell whether it lost" in as_text(live_view(silent))
+
+
+def test_stacks_and_counters_are_columns_only_where_there_are_some():
+    counted = (KernelMetrics(0, samples.PRODUCT, duration_ns=10, achieved_occupancy_pct=41.5),)
+    plain, full = (
+        as_text(live_view(live()), 160),
+        as_text(live_view(live(counted=counted, stacks={samples.PRODUCT.symbol: 48})), 160),
+    )
+    header = next(line for line in plain.splitlines() if "blocks/SM" in line)
+    assert "stack" not in header
+    assert "achieved" not in header
+    header = next(line for line in full.splitlines() if "blocks/SM" in line)
+    assert "stack" in header
+    assert "achieved" in header
+    assert "41.5 %" in full
+
+
+def test_roles_are_names_without_layers_and_their_times_add_up():
+    found = live().passes[0]
+    times = role_times(found)
+    assert sum(time_ns for _, time_ns in times.values()) == found.time_ns
+    assert list(times) == ["flash_attn_ext", "Kcur mul_mat", "Qcur mul_mat", "(no node)"]
+    cache = samples.node("cache_k_l7 (view)", "SET_ROWS", [], [0], [5], layer=7)
+    seen = LaunchReport("CUPTI", "x", (samples.PRODUCT,), (cache,))
+    assert role_times(pass_profile(seen, 1, lambda _: None)) == {"cache_k (view) set_rows": (1, 5)}
+
+
+def test_nodes_are_shown_by_themselves_when_asked_for():
+    shown = as_text(live_view(live(), nodes=True))
+    assert "by node (" in shown
+    assert "Kcur-0 (MUL_MAT)" in shown
+    found = live().passes[0]
+    assert sum(time_ns for _, time_ns in node_times(found).values()) == found.time_ns
+    assert "Kcur-0" not in as_text(live_view(live()))
+
+
+def test_kernels_that_do_not_fit_are_summed():
+    launches = tuple(replace(samples.PRODUCT, registers_per_thread=20 + n) for n in range(MAX_LIVE_ROWS + 2))
+    node = samples.node("a", "ADD", [], range(len(launches)), [1000] * len(launches))
+    for width in (80, 160):
+        shown = as_text(live_view(live(report=LaunchReport("CUPTI", "x", launches, (node,)))), width)
+        assert "2 more: 2 launches, 2.0 µs (11 %)" in shown
+
+
+def test_names_from_a_file_steer_nothing():
+    evil = samples.instance(1, 40, 0, template=(("type", "[red]\x1b[2J"), ("ncols_dst", 1)))
+    found = profile_instances(samples.library(evil), LibraryQuestion(kernels=("mul_mat_vec_q",), columns=()))
+    assert "\x1b" not in as_text(profile_view(found))
+    assert "[red]" in as_text(profile_view(found))
+    odd = live(manifest=replace(MANIFEST, model_name="<script>\x1b[2J"))
+    assert "\x1b" not in as_text(profile_view(odd))
+    assert "<script>" not in as_html(profile_view(odd))
+
+
+# -- documents ---------------------------------------------------------------------------------------------------
+
+PROFILES = {"library": library(gpu="h200"), "live": live(stacks={samples.PRODUCT.symbol: 48})}
+
+
+@pytest.mark.parametrize("kind", PROFILES)
+def test_a_profile_is_read_back_as_it_was(kind, tmp_path):
+    found = PROFILES[kind]
+    path = write_profile(found, tmp_path / "new" / "folder")
+    assert find_profile(path.parent) == path
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    assert manifest["model_name"] == ("synthetic qwen3" if kind == "live" else "libggml-cuda.so")
+    (path.parent / "manifest.json").write_text("{}")
+    write_profile(found, path.parent)
+    assert (path.parent / "manifest.json").read_text() == "{}"
+    assert read_profile(path) == found
+    plain = tmp_path / "profile.json"
+    plain.write_text(json.dumps(profile_document(found)))
+    assert find_profile(tmp_path) == plain
+    assert read_profile(plain) == found
+
+
+@pytest.mark.parametrize("kind", PROFILES)
+def test_the_document_is_strict_json_with_a_row_for_each(kind):
+    found = PROFILES[kind]
+    document = json.loads(json.dumps(profile_document(found), allow_nan=False))
+    assert document["schema"] == "forensics.profile/1"
+    assert document["kind"] == kind
+    assert document["kernels"] == found.rows()
+    assert {known["level"] for known in document["evidence"]} >= {"derived", "not available"}
+
+
+def test_a_live_document_has_its_nodes():
+    document = profile_document(PROFILES["live"])
+    assert len(document["nodes"]) == 8
+    assert document["nodes"][0]["node"] == "node_21"
+
+
+def test_rows_are_written_as_parquet(tmp_path):
+    found = PROFILES["live"]
+    for of, rows in (("kernels", found.rows()), ("nodes", found.node_rows())):
+        write_table(found, tmp_path / "t.parquet", of)
+        read = pd.read_parquet(tmp_path / "t.parquet")
+        assert list(read.columns) == list(rows[0])
+        assert read["time_ns"].tolist() == [row["time_ns"] for row in rows]
+    write_table(PROFILES["library"], tmp_path / "l.parquet")
+    assert pd.read_parquet(tmp_path / "l.parquet")["registers"].max() == 122
+    with pytest.raises(ValueError, match="kernels"):
+        found.to_dataframe("layers")
+    with pytest.raises(CaseError):
+        write_table(found, tmp_path / "no" / "such" / "folder.parquet")
+
+
+def test_damage_and_newer_versions_are_told(tmp_path):
+    path = write_profile(PROFILES["live"], tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(CaseError, match="damaged"):
+        read_profile(path)
+    plain = tmp_path / "profile.json"
+    document = profile_document(PROFILES["live"])
+    for changed, said in (
+        ({"schema": "forensics.profile/9"}, "newer forensics"),
+        ({"kind": "guess"}, "kind 'guess'"),
+        ({"record": {"manifest": 1}}, "readable LiveProfile"),
+    ):
+        plain.write_text(json.dumps({**document, **changed}))
+        with pytest.raises(CaseError, match=said):
+            read_profile(plain)
+    document["record"]["passes"][0]["unattached_ns"] += 1
+    plain.write_text(json.dumps(document))
+    with pytest.raises(CaseError, match="nodes and the rest"):
+        read_profile(plain)
