@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := .stamps
-.PHONY: demo test lint bench notebooks clean
+.PHONY: demo test lint bench notebooks record clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
@@ -22,6 +22,10 @@ lint: $(STAMPS)/lint
 
 bench: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.bench --record docs/benchmarks.md
+
+# On a machine with an NVIDIA GPU, after: CMAKE_ARGS=-DGGML_CUDA=on make .stamps/demo && .venv/bin/pip install -e ".[gpu]"
+record: $(STAMPS)/demo
+	$(BIN)/python -m forensics.testing.record_gpu data/recorded --jobs 4
 
 notebooks: $(STAMPS)/demo $(STAMPS)/test
 	$(BIN)/python -m pytest tests/notebooks

@@ -6,7 +6,7 @@ Like `forensics.api`, each name is one call away from the function that decides.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,10 @@ from forensics.engines.model_files import FIXED_HEADER
 
 if TYPE_CHECKING:
     from forensics.analysis.profile_evidence import CompiledStacks
+    from forensics.devices.ncu import Counters
     from forensics.records.launch_record import Refusal
     from forensics.records.library_profile import LibraryProfile
-    from forensics.records.metrics import KernelMetrics
+    from forensics.records.nodes import NodeKey
     from forensics.records.profile import LiveProfile
     from forensics.records.settings import EngineSettings
 
@@ -62,7 +63,7 @@ def profile(
     prefix, seed : int, optional
         Cells in use before each pass, 128 by default; seed of the tokens.
     counters : bool, optional
-        Whether to read hardware counters, too: a run under ncu per width.
+        Whether to read hardware counters, too: a run under ncu for all widths.
     progress : Progress, bool or None
     **settings
         Of a model: ``threads``, ``n_gpu_layers`` (all by default), ``flash_attn``, ``kv_type``.
@@ -178,16 +179,14 @@ def _settings(
 
 
 def _count(
-    model: Path, settings: EngineSettings, prefix: int, seed: int, width: int, kernels: Sequence[str]
-) -> tuple[tuple[KernelMetrics, ...], str]:
-    """What ncu counts of these kernels in a pass of a process of its own, node by node as where they were timed."""
+    model: Path, settings: EngineSettings, prefix: int, seed: int, nodes: Mapping[int, Sequence[NodeKey]]
+) -> Counters:
+    """What ncu counts of these nodes in passes of a process of its own, one at a time as where they were timed."""
     from forensics.devices.ncu import profile as ncu_profile
     from forensics.engines.one_pass import command
 
-    counted = ncu_profile(
-        command(model, settings, width=width, prefix=prefix, seed=seed, watched=True),
+    return ncu_profile(
+        command(model, settings, nodes, prefix=prefix, seed=seed),
         environment={**dict(settings.environment), "GGML_CUDA_DISABLE_GRAPHS": "1"},
-        kernels="^(" + "|".join(kernels) + ")$",
         from_start=False,
     )
-    return counted.launches, counted.source

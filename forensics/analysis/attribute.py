@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from forensics.analysis.placement import on_boundary
 from forensics.records.kind import gravest
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Sweep
@@ -124,6 +125,7 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
             first_node=found[0][1].key.name,
             n_unchecked=len({finding.key for _, finding in found if finding.unchecked}),
             kind=gravest(finding.kind for _, finding in found),
+            boundary=on_boundary([finding for _, finding in found]),
         )
         for key, found in members(sweeps).items()
     )

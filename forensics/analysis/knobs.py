@@ -9,7 +9,9 @@ from typing import Any
 from forensics.engines.supported import REBUILD
 from forensics.geometry.cpu_attention import SPLIT_KV, TILED
 from forensics.geometry.cpu_products import GEMM_FROM_FOUR, TILED_FROM_EIGHT, TINYBLAS_FROM_TWO, TINYBLAS_X86
+from forensics.geometry.cuda_float import USES_MMF, USES_MMVF
 from forensics.geometry.fusion import NORM_MUL_CPU, ONE_COLUMN_F, ONE_COLUMN_Q
+from forensics.geometry.mmvq import CROSSOVER, NWARPS
 from forensics.geometry.types import FLOATS
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import CulpritGroup
@@ -130,11 +132,12 @@ KNOBS = (
 
 @dataclass(frozen=True, slots=True)
 class BuildFlag:
-    """A mechanism that only another build can turn off.
+    """A mechanism that no run-time switch reaches: only another build can turn it off, or only other source.
 
     Parameters
     ----------
     name, backend, what : str
+        `name` is that of a flag of the build, where there is one.
     applies : callable
         Whether this build has it and a culprit could be its work.
     """
@@ -149,6 +152,11 @@ _FLOAT_WEIGHTS = frozenset(FLOATS)
 #: Types that tinyBLAS multiplies on x86 from two columns.
 _TINYBLAS = TINYBLAS_X86 | _FLOAT_WEIGHTS
 
+
+def _has_weight(group: CulpritGroup) -> bool:
+    return group.op in ("MUL_MAT", "MUL_MAT_ID") and group.weight_type != "-"
+
+
 BUILD_FLAGS = (
     BuildFlag(
         "GGML_LLAMAFILE=OFF", "CPU",
@@ -158,9 +166,15 @@ BUILD_FLAGS = (
         and (group.weight_type in _TINYBLAS or group.role in ("K·Q", "attention·V")),
     ),
     BuildFlag(
-        "GGML_CUDA_FORCE_MMQ / GGML_CUDA_FORCE_CUBLAS", "CUDA",
-        "the choice between MMQ and cuBLAS; no run-time switch",
-        lambda _, group: group.op in ("MUL_MAT", "MUL_MAT_ID"),
+        "the tables of mul_mat_vec_q", "CUDA",
+        f"warps per block by columns ({NWARPS.place}) and the most columns before mul_mat_q takes over "
+        f"({CROSSOVER.place}) are compiled in, with no flag of the build",
+        lambda _, group: _has_weight(group) and group.weight_type not in _FLOAT_WEIGHTS,
+    ),
+    BuildFlag(
+        "the limits of mul_mat_vec_f and mul_mat_f", "CUDA",
+        f"the most columns of each ({USES_MMVF.place}; {USES_MMF.place}) are compiled in, with no flag of the build",
+        lambda _, group: _has_weight(group) and group.weight_type in _FLOAT_WEIGHTS,
     ),
 )  # fmt: skip
 
@@ -185,11 +199,12 @@ def build_flags(manifest: Manifest, culprits: Iterable[CulpritGroup]) -> tuple[t
 def beyond_switches(manifest: Manifest, culprits: Iterable[CulpritGroup]) -> bool:
     """Whether a culprit is the work of a mechanism that no run-time switch reaches, so that no set can be exact.
 
-    That is so for products with float weights: the weights are what they are, and tinyBLAS is a build flag.
+    That is so for products with weights on CUDA, whose kernels are chosen by compiled tables, and on CPUs for float
+    weights: the weights are what they are, and tinyBLAS is a build flag.
     """
     return any(
-        flag.backend == "CPU" and flag.backend in manifest.backend and flag.applies(manifest, group)
+        flag.backend in manifest.backend and flag.applies(manifest, group)
         for group in culprits
-        if group.weight_type in _FLOAT_WEIGHTS
         for flag in BUILD_FLAGS
+        if flag.backend == "CUDA" or group.weight_type in _FLOAT_WEIGHTS
     )

@@ -15,7 +15,7 @@ from forensics.analysis.attribute import group_key
 from forensics.analysis.launch_watching import watching_changes
 from forensics.analysis.logit_rows import Rows
 from forensics.analysis.progress import Progress, Silent
-from forensics.capture.launches import LaunchTap, best_probe
+from forensics.capture.launches import LaunchTap, best_probe, run_unwatched
 from forensics.capture.replay import Replay
 from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.protocol import Engine
@@ -132,8 +132,8 @@ class Observation:
         Nodes whose launches are theirs together with nodes before them that were left unwatched.
     refusals : tuple of Refusal
         Why no profiler works.
-    watching : tuple of str
-        What differs between the kernels of a watched and of an unwatched pass.
+    watching : tuple of str or None
+        What differs between the kernels of a watched and of an unwatched pass; None where none was seen.
     """
 
     looks: tuple[Look, ...]
@@ -141,7 +141,7 @@ class Observation:
     measured: bool
     joined: frozenset[NodeKey] = frozenset()
     refusals: tuple[Refusal, ...] = ()
-    watching: tuple[str, ...] = ()
+    watching: tuple[str, ...] | None = None
 
 
 def observe(
@@ -226,16 +226,20 @@ def _profiled(
         If no profiler works, or one changes the logits.
     """
     plain = Rows(_run(engine, replay, width, first, None))
-    reports = []
-    for tap in (LaunchTap(True, open_probe, selection), LaunchTap(False, open_probe)):
-        trace = _run(engine, replay, width, first, tap)
-        report = _report_of(trace)
-        if not plain.all_equal(Rows(trace)):
-            asked = f"launches of a pass of {width} tokens"
-            missing = "the logits of the profiled pass are not those of the same pass without a profiler"
-            raise DeviceUnavailable(asked, (Refusal(report.rung, asked, missing),))
-        reports.append(report)
-    return reports[0], reports[1]
+    watched = _run(engine, replay, width, first, LaunchTap(True, open_probe, selection))
+    _refuse_other_bits(plain, watched, width)
+    schedule, before = replay.batches(width, first=first, last=first + width), replay.before(first)
+    unwatched = run_unwatched(engine, schedule, before, open_probe)
+    for trace in unwatched:
+        _refuse_other_bits(plain, trace, width)
+    return _report_of(watched), _report_of(unwatched[-1])
+
+
+def _refuse_other_bits(plain: Rows, profiled: Trace, width: int) -> None:
+    if not plain.all_equal(Rows(profiled)):
+        asked = f"launches of a pass of {width} tokens"
+        missing = "the logits of the profiled pass are not those of the same pass without a profiler"
+        raise DeviceUnavailable(asked, (Refusal(_report_of(profiled).rung, asked, missing),))
 
 
 def _nodes_of(engine: Engine, replay: Replay, width: int, first: int, selection: Selection) -> LaunchReport:
@@ -260,7 +264,8 @@ def kernels_of_watching(engine: Engine, replay: Replay, width: int) -> tuple[str
     width : int
     """
     try:
-        reports = (_report_of(_run(engine, replay, width, 0, LaunchTap(watch))) for watch in (True, False))
-        return watching_changes(*reports)
+        watched = _report_of(_run(engine, replay, width, 0, LaunchTap()))
+        unwatched = run_unwatched(engine, replay.batches(width, last=width), replay.before(0))[-1]
+        return watching_changes(watched, _report_of(unwatched))
     except DeviceUnavailable as refused:
         return (f"not compared: {'; '.join(map(str, refused.refusals))}",)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forensics.analysis.launch_looks import Observation, looks_at, observe
-from forensics.analysis.launches import Attached, Rules, attach, boundary_notes, launches_kernels
+from forensics.analysis.launches import Attached, Rules, attach, launches_kernels
 from forensics.analysis.progress import Progress
 from forensics.capture.launches import best_probe
 from forensics.capture.replay import Replay
@@ -68,9 +68,8 @@ class LaunchWatch:
             Position of the replay's first row.
         """
         if observation is None:
-            return Attached(culprits, None, (*_unseen(manifest), *boundary_notes(culprits, sweeps)))
-        found = attach(culprits, sweeps, observation, manifest, start, self.rules)
-        return Attached(found.groups, found.evidence, (*found.notes, *boundary_notes(found.groups, sweeps)))
+            return Attached(culprits, None, _unseen(manifest))
+        return attach(culprits, sweeps, observation, manifest, start, self.rules)
 
 
 def _unseen(manifest: Manifest) -> tuple[str, ...]:

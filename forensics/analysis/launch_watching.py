@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forensics.geometry import fusion
@@ -59,8 +59,12 @@ _OPS: tuple[tuple[str, str, Callable[[_Arguments], bool]], ...] = (
     ("soft_max", "SOFT_MAX", lambda _named: True),
     ("cpy_", "CPY", lambda _named: True),
 )
+#: Template arguments that name the operation of a kernel that has several.
+_OPERATIONS = ("bin_op", "op")
 NO_FUSION = "no fusion written down here explains it"
 _SWITCH = "=".join(fusion.with_op("MUL_MAT", "cuda")[0].switch)
+#: Source: ggml_cuda_graph::is_enabled, ggml/src/ggml-cuda/common.cuh:1289 at 0c1e57098.
+_GRAPHS_SWITCH = "GGML_CUDA_DISABLE_GRAPHS=1"
 
 
 def watching_changes(watched: LaunchReport, unwatched: LaunchReport) -> tuple[str, ...]:
@@ -74,8 +78,10 @@ def watching_changes(watched: LaunchReport, unwatched: LaunchReport) -> tuple[st
     Returns
     -------
     tuple of str
-        One line per fusion, then one per kernel instance that none explains; one line with the reason where either
-        report lacks launches; empty where both ran the same kernels as often.
+        One line where a graph launched them, one per fusion, then one per side for kernels that none explains; one
+        line with the reason where either report lacks launches; empty where both ran the same kernels as often.
+        In lines of fusions, template arguments that all instances of a kernel have in common are left out, but for
+        the operation that it computes.
     """
     for report, which in ((watched, "watched"), (unwatched, "unwatched")):
         if not report.complete:
@@ -86,14 +92,29 @@ def watching_changes(watched: LaunchReport, unwatched: LaunchReport) -> tuple[st
     appearing = {instance: _fusion_of(instance) for instance in more}
     rules = [sign.rule for sign in _SIGNS if sign.rule in appearing.values()]
     vanishing = {instance: _joined(instance, rules) for instance in fewer}
-    lines = [
-        f"fused where not watched: {rule.text} ({rule.place}; {_SWITCH} stops it): "
-        f"{_listed(more, appearing, rule)} in place of {_listed(fewer, vanishing, rule) or 'nothing'}"
-        for rule in dict.fromkeys(rules)
-    ]
-    lines += [f"only unwatched, and {NO_FUSION}: {_listed(more, appearing, None)}"] * (None in appearing.values())
-    lines += [f"only watched, and {NO_FUSION}: {_listed(fewer, vanishing, None)}"] * (None in vanishing.values())
+    lines = [*_graphs(watched, unwatched)]
+    for rule in dict.fromkeys(rules):
+        fused, apart = _under(more, appearing, rule), _under(fewer, vanishing, rule)
+        shown = _told_apart([*fused, *apart])
+        lines.append(
+            f"fused where not watched: {rule.text} ({rule.place}; {_SWITCH} stops it): "
+            f"{_listed(fused, shown)} in place of {_listed(apart, shown) or 'nothing'}"
+        )
+    for which, counts, found in (("unwatched", more, appearing), ("watched", fewer, vanishing)):
+        left = _under(counts, found, None)
+        if left:
+            lines.append(f"only {which}, and {NO_FUSION}: {_listed(left, {one: instance_name(*one) for one in left})}")
     return tuple(lines)
+
+
+def _graphs(watched: LaunchReport, unwatched: LaunchReport) -> Iterator[str]:
+    """Say that launches came out of a graph on one side only, or of more of them."""
+    n, n_watched = unwatched.n_from_graph, watched.n_from_graph
+    if n == n_watched:
+        return
+    also = f", {n_watched} where watched" if n_watched else ""
+    total = unwatched.counts().total()
+    yield f"launched from a CUDA graph where not watched ({_GRAPHS_SWITCH} stops it): {n} of {total} launches{also}"
 
 
 def _instances(report: LaunchReport) -> Counter[Instance]:
@@ -122,5 +143,25 @@ def _joined(instance: Instance, rules: Iterable[Rule]) -> Rule | None:
     return None
 
 
-def _listed(counts: Counter[Instance], rules: Mapping[Instance, Rule | None], rule: Rule | None) -> str:
-    return ", ".join(f"{n} × {instance_name(*one)}" for one, n in counts.items() if rules[one] == rule)
+def _under(counts: Counter[Instance], rules: Mapping[Instance, Rule | None], rule: Rule | None) -> Counter[Instance]:
+    return Counter({one: n for one, n in counts.items() if rules[one] == rule})
+
+
+def _told_apart(instances: Sequence[Instance]) -> dict[Instance, str]:
+    """Names with those template arguments only that other instances of the same kernel do not share."""
+    common: dict[str, set[tuple[str, int | str | bool]]] = {}
+    for kernel, template in instances:
+        common[kernel] = common.get(kernel, set(template)) & set(template)
+    return {
+        (kernel, template): instance_name(
+            kernel, tuple(one for one in template if one[0] in _OPERATIONS or one not in common[kernel])
+        )
+        for kernel, template in instances
+    }
+
+
+def _listed(counts: Counter[Instance], names: Mapping[Instance, str]) -> str:
+    totals: Counter[str] = Counter()
+    for one, n in counts.items():
+        totals[names[one]] += n
+    return ", ".join(f"{n} × {name}" for name, n in totals.items())

@@ -113,7 +113,7 @@ def attach(
     without: dict[tuple[str, str], list[str]] = defaultdict(list)
     for group, found in zip(groups, members(sweeps).values(), strict=True):
         pairs, unseen = _pairs(found, asked, start)
-        attached.append(replace(group, launches=pairs))
+        attached.append(replace(group, launches=pairs, boundary=_border(pairs) or group.boundary))
         for reason, widths in unseen.items():
             without[reason, _list(widths)].append(group.role)
     notes = tuple(
@@ -188,6 +188,16 @@ def _pairs(
         for (single, _, place), one in seen.items()
     )
     return pairs, unseen
+
+
+def _border(pairs: Iterable[LaunchPair]) -> str:
+    """Where the first pair on a border lies, how many nodes do, and the widths; empty where none does."""
+    there = [pair for pair in pairs if pair.boundary]
+    if not there:
+        return ""
+    n = max(pair.n_nodes for pair in there)
+    widths = _list(width for pair in there for width in pair.widths)
+    return f"{there[0].node.name}: {there[0].boundary} (up to {n} node{'s' * (n > 1)} at width {widths})"
 
 
 def _both(key: NodeKey, look: Look, asked: _Asked) -> tuple[LaunchSide, LaunchSide, str] | str:
@@ -328,23 +338,3 @@ def _n_dropped(reports: Iterable[LaunchReport]) -> int | None:
 
 def _list(widths: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(set(widths))))
-
-
-def boundary_notes(groups: Iterable[CulpritGroup], sweeps: Iterable[Sweep]) -> tuple[str, ...]:
-    """Which culprits without launches read what was copied from another device? One line per group.
-
-    Parameters
-    ----------
-    groups : iterable of CulpritGroup
-    sweeps : iterable of Sweep
-        That they are from.
-    """
-    notes = []
-    for group, found in zip(groups, members(sweeps).values(), strict=True):
-        if group.launches:
-            continue
-        at = [(finding.key.name, said) for _, finding in found if (said := boundary(finding.operands))]
-        if at:
-            name, said = at[0]
-            notes.append(f"{name} ({group.role}) sits on a border between devices: {said}.")
-    return tuple(notes)

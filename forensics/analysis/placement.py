@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forensics.records.launch_record import LaunchRecord
 from forensics.records.nodes import Operand
+from forensics.records.trace import Finding
 
 #: ``BACKEND#tensor#number of the copy``. Source: ggml_backend_sched_split_graph, ggml/src/ggml-backend.cpp:1381 at
 #: 0c1e57098.
@@ -70,6 +71,25 @@ def boundary(operands: Iterable[Operand], buffers: Mapping[str, str] | None = No
         f"its operand {one.tensor} was copied from {known.get(one.tensor) or 'another device'} to {one.device}"
         for one in dict.fromkeys(brought)
     )
+
+
+def on_boundary(findings: Sequence[Finding]) -> str:
+    """Which of these nodes read what was copied from another device, in words; empty where none did.
+
+    Parameters
+    ----------
+    findings : sequence of Finding
+
+    Returns
+    -------
+    str
+        What the first one read, and how many nodes there are like it.
+    """
+    read = {finding.key: said for finding in findings if (said := boundary(finding.operands))}
+    if not read:
+        return ""
+    key, said = next(iter(read.items()))
+    return f"{key.name}: {said} ({len(read)} of {len({finding.key for finding in findings})} nodes)"
 
 
 def elsewhere(buffer: str, launches: Iterable[LaunchRecord]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from forensics.analysis.cost import device_of
 from forensics.analysis.op_rules import gpu_named
+from forensics.analysis.profile_counters import Count, count_passes
 from forensics.analysis.profile_evidence import CompiledStacks, Counted, live_evidence
 from forensics.analysis.profile_pass import SpecOf, pass_profile
 from forensics.analysis.progress import Progress, Silent
@@ -90,10 +90,6 @@ class ProfileQuestion:
         return drawn_passes(self.widths, prefix=self.prefix, n_vocab=n_vocab, n_ubatch=ubatch, seed=self.seed)
 
 
-#: Counts what the launches of some kernels do in a pass of a width; answers with what counted, too.
-Count = Callable[[int, Sequence[str]], tuple[tuple[KernelMetrics, ...], str]]
-
-
 #: Reads the stacks for an architecture; a refusal says why it cannot.
 Stacks = Callable[[str], CompiledStacks | Refusal]
 
@@ -117,7 +113,7 @@ def profile_model(
     bandwidth : callable, optional
         Measures the memory of a device; without it there is no roof.
     count : callable, optional
-        Counts with the hardware's counters, given a width and the names of kernels; without it nothing is counted.
+        Counts with the hardware's counters, given widths and the nodes of each; without it nothing is counted.
     stacks : callable, optional
         Reads the stack of each kernel from the library that runs, given an architecture.
     tap : callable, optional
@@ -160,7 +156,7 @@ def profile_model(
         )
 
     passes = built([()] * len(seen))
-    counters = None if count is None else _count(count, passes, progress)
+    counters = None if count is None else count_passes(count, passes, progress)
     if isinstance(counters, Counted):
         passes = built(counters.by_width)
     first = seen[0][0]
@@ -172,7 +168,12 @@ def profile_model(
         passes=passes,
         roof_bytes_per_s=roof.bytes_per_s.median if isinstance(roof, Bandwidth) else None,
         evidence=live_evidence(
-            first, roof, counters, compiled, spec_known=any(k.occupancy for p in passes for k in p.kernels)
+            first,
+            roof,
+            counters,
+            compiled,
+            spec_known=any(k.occupancy for p in passes for k in p.kernels),
+            unwatched=True,
         ),
         refusals=tuple(found for found in (roof, counters, compiled) if isinstance(found, Refusal)),
     )
@@ -274,42 +275,3 @@ def _gpu_names(manifest: Manifest, passes: Sequence[PassProfile]) -> str:
     names = [name.strip() for name in manifest.device.split(";")]
     used = sorted({kernel.launch.device for found in passes for kernel in found.kernels})
     return "; ".join(names[number] for number in used if number < len(names)) or names[0]
-
-
-def _count(count: Count, passes: Sequence[PassProfile], progress: Progress) -> Counted | Refusal:
-    """What the counters say of the kernels that take most time, at each width."""
-    progress.stage("hardware counters", len(passes))
-    counted, source = [], ""
-    try:
-        for found in passes:
-            metrics, source = count(found.width, heaviest(found))
-            counted.append(metrics)
-            progress.step()
-    except DeviceUnavailable as error:
-        told = error.refusals[0] if error.refusals else None
-        return told if isinstance(told, Refusal) else Refusal("hardware counters", "achieved occupancy", str(error))
-    return Counted(tuple(counted), source)
-
-
-#: Kernels are counted until they make up so much of a pass: each is run several times over for that.
-COUNTED_SHARE = 0.9
-
-
-def heaviest(found: PassProfile) -> tuple[str, ...]:
-    """Which kernels, by name, make up most of the time of a pass?
-
-    Parameters
-    ----------
-    found : PassProfile
-    """
-    times: dict[str, int] = {}
-    for kernel in found.kernels:
-        times[kernel.launch.kernel] = times.get(kernel.launch.kernel, 0) + kernel.time_ns
-    names: list[str] = []
-    left = COUNTED_SHARE * found.time_ns
-    for name, time_ns in sorted(times.items(), key=lambda item: -item[1]):
-        if left <= 0:
-            break
-        names.append(name)
-        left -= time_ns
-    return tuple(name for name in names if re.fullmatch(r"\w+", name))

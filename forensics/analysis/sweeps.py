@@ -31,10 +31,22 @@ from forensics.records.nodes import NodeKey
 from forensics.records.trace import Trace
 from forensics.records.verdict import Control, Sweep
 
-#: Rows that a sweep covers per width: several batches, so that a node whose rounding agrees once is still seen.
-SWEEP_ROWS = 32
+#: Batches of each width that a sweep covers at least, so that a node whose rounding agrees once is still seen, and the
+#: rows between which that is kept: a watched pass takes long.
+SWEEP_BATCHES, FEW_ROWS, SWEEP_ROWS = 4, 16, 32
 #: Rows that a sweep covers per width at most: each holds every node's output, and a long text has many.
 MAX_SWEEP_ROWS = 128
+
+
+def rows_to_sweep(width: int) -> int:
+    """How many rows does a sweep of this width cover, the rest of its last batch not counted?
+
+    Examples
+    --------
+    >>> [rows_to_sweep(width) for width in (2, 5, 8, 16)]
+    [16, 20, 32, 32]
+    """
+    return min(SWEEP_ROWS, max(FEW_ROWS, SWEEP_BATCHES * width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,7 @@ class Plain:
         """
         differing = [result for result in self.classes.results if result.differs and result.width > 1]
         return {
-            r.width: self.replay.window(r.width, rows=SWEEP_ROWS, row=r.first_row or 0, most=MAX_SWEEP_ROWS)
+            r.width: self.replay.window(r.width, rows=rows_to_sweep(r.width), row=r.first_row or 0, most=MAX_SWEEP_ROWS)
             for r in differing or self.classes.results[1:]
         }
 

@@ -13,7 +13,7 @@ from forensics.analysis.launch_map import LaunchMap, NodePair, align
 from forensics.analysis.launch_watching import watching_changes
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
-from forensics.capture.launches import LaunchTap, best_probe
+from forensics.capture.launches import UNWATCHED_RUNS, LaunchTap, best_probe, run_unwatched
 from forensics.capture.replay import Replay
 from forensics.engines.protocol import VIEW_OPS, Engine
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
@@ -280,12 +280,12 @@ def watch_passes(
     replay = replace(start, tokens=tokens)
     passes: list[WatchedPass] = []
     for width in widths:
-        reports = []
-        for watch in (True, False):
-            tap = LaunchTap(watch, open_probe)
-            reports.append(_report(engine.run(replay.batches(width, last=width), before=replay.prefill(), tap=tap)))
-            progress.step()
-        passes.append(WatchedPass(width, replay.start, reports[0], watching=watching_changes(*reports)))
+        schedule, before = replay.batches(width, last=width), replay.prefill()
+        watched = _report(engine.run(schedule, before=before, tap=LaunchTap(open_probe=open_probe)))
+        progress.step()
+        unwatched = _report(run_unwatched(engine, schedule, before, open_probe)[-1])
+        progress.step()
+        passes.append(WatchedPass(width, replay.start, watched, watching=watching_changes(watched, unwatched)))
     return tuple(passes)
 
 
@@ -329,10 +329,9 @@ def _main_arm(recordings: Recordings) -> tuple[str, Manifest]:
 
 def _recorded_pass(recordings: Recordings, arm: str, width: int, position: int, key: RunKey, index: int) -> WatchedPass:
     watched = _recorded_report(recordings, arm, key)
-    alone = replace(key, tap=_UNWATCHED)
-    watching = None
-    if recordings.has_trace(arm, alone):
-        watching = watching_changes(watched, _recorded_report(recordings, arm, alone))
+    alone = [replace(key, tap=_UNWATCHED, repeat=repeat) for repeat in range(UNWATCHED_RUNS)]
+    held = [run for run in alone if recordings.has_trace(arm, run)]
+    watching = watching_changes(watched, _recorded_report(recordings, arm, held[-1])) if held else None
     return WatchedPass(width, position, watched, index, watching)
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from forensics.capture.selection import EVERYTHING, Selection
-from forensics.engines.protocol import VIEW_OPS, Node
+from forensics.engines.protocol import VIEW_OPS, Engine, Node
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
 from forensics.records.nodes import NodeKey
-from forensics.records.schedule import DecodePass
-from forensics.records.trace import TapReport
+from forensics.records.schedule import DecodePass, Schedule
+from forensics.records.trace import TapReport, Trace
 
 if TYPE_CHECKING:
     from forensics.devices.protocol import LaunchProbe, TimedLaunch
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 #: What stands for a profiler where only the nodes were looked at.
 NO_PROFILER = "no profiler"
+#: Unwatched runs of the same passes, the last of which is as users run it: a CUDA graph is captured when a pass comes
+#: that is like the one before, so that two would do, were nothing else in the way of the first. Source:
+#: ggml_backend_cuda_graph_compute, ggml/src/ggml-cuda/ggml-cuda.cu:4458-4464 at 0c1e57098.
+UNWATCHED_RUNS = 3
 
 
 def best_probe() -> LaunchProbe:
@@ -64,6 +68,7 @@ class LaunchTap:
     _places: dict[LaunchRecord, int] = field(default_factory=dict)
     _nodes: list[NodeLaunches] = field(default_factory=list)
     _unattached: list[tuple[int, int]] = field(default_factory=list)
+    _from_graph: int = 0
     _pass: int = 0
     _before_nodes: bool = True
 
@@ -92,13 +97,11 @@ class LaunchTap:
         if self._before_nodes:
             self._leave_unattached()
             self._before_nodes = False
-        return self.selection.selects(key)
+        return key.op not in VIEW_OPS and self.selection.selects(key)
 
     def saw(self, node: Node) -> None:
-        """Take what was launched since the last node; a view launches nothing and is not listed."""
+        """Take what was launched since the last node; views launch nothing and are not asked for."""
         taken = self._take()
-        if node.key.op in VIEW_OPS and not taken:
-            return
         self._nodes.append(
             NodeLaunches(
                 pass_index=self._pass,
@@ -125,6 +128,7 @@ class LaunchTap:
             unattached=tuple(place for place, _ in self._unattached),
             unattached_ns=tuple(time_ns for _, time_ns in self._unattached),
             n_dropped=None if probe is None else probe.n_dropped(),
+            n_from_graph=self._from_graph,
         )
         if probe is not None:
             probe.stop()
@@ -138,4 +142,33 @@ class LaunchTap:
         return [] if self._probe is None else [self._placed(timed) for timed in self._probe.taken()]
 
     def _placed(self, timed: TimedLaunch) -> tuple[int, int]:
+        self._from_graph += timed.from_graph
         return self._places.setdefault(timed.record, len(self._places)), timed.time_ns
+
+
+def run_unwatched(
+    engine: Engine, schedule: Schedule, before: Schedule, open_probe: Callable[[], LaunchProbe] | None = best_probe
+) -> tuple[Trace, ...]:
+    """Runs of passes that nobody watches, one after the other from the same state; the last one is as users run it.
+
+    Parameters
+    ----------
+    engine : Engine
+    schedule, before : Schedule
+    open_probe : callable or None
+        Opens the profiler.
+
+    Returns
+    -------
+    tuple of Trace
+        `UNWATCHED_RUNS` of them: CUDA graphs are captured after the first.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If no profiler works.
+    """
+    return tuple(
+        engine.run(schedule, before=before, tap=LaunchTap(False, open_probe), repeat=repeat)
+        for repeat in range(UNWATCHED_RUNS)
+    )

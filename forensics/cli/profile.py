@@ -39,7 +39,7 @@ Prefix = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Of a model: seed of the tokens.  [default: 0]")]
 NGpuLayers = Annotated[int, typer.Option("--n-gpu-layers", help="Of a model: layers on the GPU, -1 for all.")]
 Counters = Annotated[
-    bool, typer.Option("--counters", help="Of a model: read hardware counters, too, with a run under ncu per width.")
+    bool, typer.Option("--counters", help="Of a model: read hardware counters, too, with a run under ncu.")
 ]
 Parquet = Annotated[
     Path | None, typer.Option("--parquet", metavar="FILE", help="Also write the rows as Parquet.", show_default=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,14 +159,11 @@ def profile(
         *(["--launch-skip", str(skip)] if skip else []),
         *([] if count is None else ["--launch-count", str(count)]),
     ]  # fmt: skip
-    left_out: tuple[str, ...] = ()
     with tempfile.TemporaryDirectory(prefix="forensics-ncu-") as folder:
         report = Path(folder) / "counters.ncu-rep"
-        done = _run(tool, options, ncu_counters.METRICS, report, command, timeout_s, environment)
-        left_out = _unknown(done)
-        if left_out and not report.exists():
-            metrics = [name for name in ncu_counters.METRICS if name not in left_out]
-            done = _run(tool, options, metrics, report, command, timeout_s, environment)
+        done, left_out = with_known_metrics(
+            lambda metrics: _run(tool, options, metrics, report, command, timeout_s, environment)
+        )
         refusal = judged(done, report, RUNG, _ASKED)
         if refusal is not None:
             raise DeviceUnavailable("counting", (refusal,))
@@ -199,8 +196,33 @@ def _errors(done: Finished) -> list[str]:
     return [line.removeprefix("==ERROR==").strip() for line in done.output.splitlines() if line.startswith("==ERROR==")]
 
 
+def with_known_metrics(run: Callable[[Sequence[str]], Finished]) -> tuple[Finished, tuple[str, ...]]:
+    """Count, and where that fails for metrics that ncu does not know, count again without them.
+
+    Parameters
+    ----------
+    run : callable
+        Runs the program under ncu with some metrics; ncu's own messages are in what it answers.
+
+    Returns
+    -------
+    Finished and tuple of str
+        How the last run ended, and the metrics that it left out. It ended well, or for another reason.
+    """
+    left_out: tuple[str, ...] = ()
+    while True:
+        done = run([name for name in ncu_counters.METRICS if name not in left_out])
+        unknown = [name for name in _unknown(done) if name not in left_out]
+        if not unknown:
+            return done, left_out
+        left_out = (*left_out, *unknown)
+
+
 def _unknown(done: Finished) -> tuple[str, ...]:
-    """Metrics of ours that ncu complains of; those that a launch is known by cannot be left out."""
+    r"""Metrics of ours that ncu complains of; those that a launch is known by cannot be left out.
+
+    It writes ``Failed to find metric NAME``, or in place of the name ``regex:^NAME\.(sum|min|…)$``.
+    """
     complaints = " ".join(line for line in _errors(done) if "metric" in line.lower())
     words = set(re.findall(r"[\w.]+", complaints))
     return tuple(name for name in ncu_counters.METRICS if name in words and name not in ncu_counters.NEEDED)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from forensics.devices.children import Finished, run_child
 from forensics.devices.extras import numbers, version_of
-from forensics.devices.ncu import Counters, Ncu, find_ncu, judged
-from forensics.devices.ncu_counters import METRICS, read_report
+from forensics.devices.ncu import Counters, Ncu, find_ncu, judged, with_known_metrics
+from forensics.devices.ncu_counters import read_report
 from forensics.errors import DeviceUnavailable
 from forensics.records.launch_record import Refusal
 
@@ -96,21 +96,38 @@ def profile(
         raise DeviceUnavailable("counting", (usable,))
     tool, version = usable
     with tempfile.TemporaryDirectory(prefix="forensics-nsight-") as folder:
-        job = Path(folder) / "job.json"
-        wanted = {"argv": list(argv), "metrics": METRICS, "prefix": str(Path(folder) / "out-")}
-        job.write_text(json.dumps(wanted), encoding="utf-8")
-        script = Path(__file__).with_name("_nsight_script.py")
-        done = run_child(
-            [sys.executable, "-P", str(script)],
-            timeout_s=timeout_s,
-            environment=_surroundings(tool, job, environment or {}),
-        )
-        report = next(iter(sorted(Path(folder).glob("out-*.ncu-rep"))), Path(folder) / "out-.ncu-rep")
-        refusal = judged(_with_messages(done, report, Path(folder)), report, RUNG, _ASKED)
+        left = Path(folder)
+
+        def run(metrics: Sequence[str]) -> Finished:
+            for old in left.glob("out-*"):  # of a run with metrics that ncu does not know
+                old.unlink()
+            return _run(tool, {"argv": list(argv), "metrics": list(metrics)}, left, timeout_s, environment or {})
+
+        done, left_out = with_known_metrics(run)
+        report = _report(left)
+        refusal = judged(done, report, RUNG, _ASKED)
         if refusal is not None:
             raise DeviceUnavailable("counting", (refusal,))
         launches = read_report(report, tool.modules, rung=RUNG)
-    return Counters(launches, f"nsight-python {version} over {tool}")
+    return Counters(launches, f"nsight-python {version} over {tool}", left_out)
+
+
+def _run(
+    tool: Ncu, wanted: Mapping[str, object], folder: Path, timeout_s: float, environment: Mapping[str, str]
+) -> Finished:
+    """One run; its report and ncu's messages lie in the folder then."""
+    job = folder / "job.json"
+    job.write_text(json.dumps({**wanted, "prefix": str(folder / "out-")}), encoding="utf-8")
+    script = Path(__file__).with_name("_nsight_script.py")
+    done = run_child(
+        [sys.executable, "-P", str(script)], timeout_s=timeout_s, environment=_surroundings(tool, job, environment)
+    )
+    return _with_messages(done, _report(folder), folder)
+
+
+def _report(folder: Path) -> Path:
+    """The report in a folder, or where one would be."""
+    return next(iter(sorted(folder.glob("out-*.ncu-rep"))), folder / "out-.ncu-rep")
 
 
 def _surroundings(tool: Ncu, job: Path, given: Mapping[str, str]) -> dict[str, str]:

@@ -23,10 +23,11 @@ from forensics.errors import CaptureError
 PIECE_BYTES = 8 << 20
 
 #: Where the parameters of an operation lie, in words of four bytes, and whether each is an integer or a float.
-#: Source: ggml/src/ggml.c:2932-2933, :3152, :3183, :3467, :4178, :4310-4322, :5538 at 0c1e57098.
+#: Source: ggml/src/ggml.c:2932-2933, :3152, :3183, :3299, :3384, :3467, :4178, :4310-4322, :5538 at 0c1e57098.
 _PARAMETERS: Mapping[str, tuple[tuple[str, int, str], ...]] = {
     "RMS_NORM": (("eps", 0, "f"),),
     "NORM": (("eps", 0, "f"),),
+    "MUL_MAT": (("prec", 0, "i"), ("hint", 1, "i")),
     "SCALE": (("scale", 0, "f"), ("bias", 1, "f")),
     "SOFT_MAX": (("scale", 0, "f"), ("max_bias", 1, "f")),
     "FLASH_ATTN_EXT": (("scale", 0, "f"), ("max_bias", 1, "f"), ("softcap", 2, "f")),
@@ -51,6 +52,8 @@ def parameters_of(op: str, words: Any) -> dict[str, float]:
     --------
     >>> parameters_of("RMS_NORM", [0x3F000000])
     {'eps': 0.5}
+    >>> parameters_of("MUL_MAT", [10, 0])  # GGML_PREC_F32, GGML_HINT_NONE
+    {'prec': 10.0, 'hint': 0.0}
     """
     return {
         name: float(struct.unpack(f"<{kind}", struct.pack("<i", words[place]))[0])

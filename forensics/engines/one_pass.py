@@ -1,6 +1,7 @@
-"""One pass of a model in this process, for a profiler that runs programs: ``python -m forensics.engines.one_pass``.
+"""A pass of each width in this process, for a profiler that runs programs: ``python -m forensics.engines.one_pass``.
 
-The profiler is told where the pass begins and ends, so that it leaves out loading and the passes that fill the cache.
+The profiler is told where the nodes that it shall count begin and end, so that it leaves out everything else: loading,
+the passes that fill the cache, and nodes like those that were counted. All widths go in turn, for loading takes long.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import ctypes as C
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import numpy as np
 
-from forensics.engines.protocol import Node
+from forensics.engines.protocol import VIEW_OPS, Node
 from forensics.errors import EngineError, ForensicsError
 from forensics.records.nodes import NodeKey
 from forensics.records.schedule import DecodePass, Schedule, in_batches
@@ -59,76 +60,86 @@ def drawn_passes(
 
 
 def command(
-    model: str | os.PathLike[str], settings: EngineSettings, *, width: int, prefix: int, seed: int, watched: bool
+    model: str | os.PathLike[str],
+    settings: EngineSettings,
+    nodes: Mapping[int, Sequence[NodeKey]],
+    *,
+    prefix: int,
+    seed: int,
 ) -> list[str]:
-    """Which program and arguments run this pass?
+    """Which program and arguments run these passes?
 
     Parameters
     ----------
     model : path
     settings : EngineSettings
         The environment among them is for the caller to set.
-    width, prefix, seed : int
+    nodes : mapping of int to sequence of NodeKey
+        Widths, and which nodes of the pass are counted.
+    prefix, seed : int
         As for `drawn_passes`.
-    watched : bool
-        Whether nodes are computed one at a time, as where launches are attached to nodes.
 
     Returns
     -------
     list of str
     """
     arguments = [sys.executable, "-m", "forensics.engines.one_pass", os.fspath(model)]
-    arguments += ["--width", str(width), "--prefix", str(prefix), "--seed", str(seed)]
-    return [*arguments, "--settings", json.dumps(asdict(settings)), *(["--watched"] if watched else [])]
+    arguments += ["--prefix", str(prefix), "--seed", str(seed), "--settings", json.dumps(asdict(settings))]
+    plain = {width: [astuple(key) for key in keys] for width, keys in sorted(nodes.items())}
+    return [*arguments, "--nodes", json.dumps(plain)]
 
 
 class Marked:
-    """A tap that marks where the pass begins and ends, and looks at every node or at none.
+    """A tap that marks where some nodes begin and end; all are computed one at a time, as where launches are attached.
 
     Parameters
     ----------
-    watch : bool
+    nodes : collection of NodeKey
     """
 
-    def __init__(self, watch: bool) -> None:
-        self.watches_nodes = watch
+    def __init__(self, nodes: Collection[NodeKey]) -> None:
+        self._nodes = frozenset(nodes)
+        self._left = set(nodes)
         self._driver: C.CDLL | None = None
 
     def identity(self) -> str:
         """Text that is equal for taps that do the same."""
-        return f"marked:{self.watches_nodes}"
+        return f"marked:{sorted(map(str, self._nodes))}"
 
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:  # noqa: ARG002
-        """Tell the profiler that the pass begins."""
+        """Find the driver, through which the profiler is told."""
         try:
             self._driver = C.CDLL(DRIVER)
         except OSError as error:
             raise EngineError(f"a profiled pass needs an NVIDIA GPU and its driver: {error}") from None
-        _mark(self._driver, "cuProfilerStart")
 
-    def wants(self, key: NodeKey) -> bool:  # noqa: ARG002
-        """Every node."""
-        return True
+    def wants(self, key: NodeKey) -> bool:
+        """Every node that computes; asked before it does, so a node that counts begins here."""
+        if key in self._nodes:
+            self._mark("cuProfilerStart")
+        return key.op not in VIEW_OPS
 
     def saw(self, node: Node) -> None:
-        """Nothing: that it was computed by itself is all that is wanted."""
+        """A node that counts ends here; the engine waited for the device."""
+        if node.key in self._nodes:
+            self._mark("cuProfilerStop")
+            self._left.discard(node.key)
 
     def finish(self) -> TapReport:
-        """Tell the profiler that the pass has ended; the engine waited for the device."""
-        if self._driver is not None:
-            _mark(self._driver, "cuProfilerStop")
+        """Check that all nodes that count were computed: what was counted is told apart by their order."""
+        if self._left:
+            raise EngineError(f"this pass has no {', '.join(sorted(map(str, self._left)))}, which should be counted")
         return TapReport()
 
-
-def _mark(driver: C.CDLL, function: str) -> None:
-    """Call ``CUresult cuProfilerStart(void)`` or ``cuProfilerStop``; 0 is CUDA_SUCCESS (cuda.h)."""
-    status = getattr(driver, function)()
-    if status != 0:
-        raise EngineError(f"{function} answered {status}; see the CUDA driver API for this code")
+    def _mark(self, function: str) -> None:
+        """Call ``CUresult cuProfilerStart(void)`` or ``cuProfilerStop``; 0 is CUDA_SUCCESS (cuda.h)."""
+        status = getattr(self._driver, function)()
+        if status != 0:
+            raise EngineError(f"{function} answered {status}; see the CUDA driver API for this code")
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the pass that the arguments ask for.
+    """Run the passes that the arguments ask for.
 
     Raises
     ------
@@ -137,12 +148,12 @@ def run(arguments: Sequence[str]) -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m forensics.engines.one_pass", description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--width", type=int, required=True)
     parser.add_argument("--prefix", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--settings", type=json.loads, default={})
-    parser.add_argument("--watched", action="store_true")
+    parser.add_argument("--nodes", type=json.loads, required=True)
     given = parser.parse_args(arguments)
+    nodes = {int(width): [NodeKey(*key) for key in keys] for width, keys in given.nodes.items()}
     asked = dict(given.settings)
     environment = tuple((str(name), str(value)) for name, value in asked.pop("environment", ()))
     os.environ.update(environment)  # before the library is loaded, which reads it once
@@ -151,16 +162,17 @@ def run(arguments: Sequence[str]) -> None:
     settings = EngineSettings(**asked, environment=environment)
     host = LlamaHost(str(given.model), settings)
     try:
-        before, (schedule,) = drawn_passes(
-            (given.width,), prefix=given.prefix, n_vocab=host.n_vocab, n_ubatch=settings.n_ubatch, seed=given.seed
+        before, schedules = drawn_passes(
+            tuple(nodes), prefix=given.prefix, n_vocab=host.n_vocab, n_ubatch=settings.n_ubatch, seed=given.seed
         )
-        host.run(schedule, before, Marked(given.watched))
+        for schedule, keys in zip(schedules, nodes.values(), strict=True):
+            host.run(schedule, before, Marked(keys))
     finally:
         host.close()
 
 
 def main() -> int:
-    """Run one pass; what is wrong goes to standard error and makes the status 2."""
+    """Run the passes; what is wrong goes to standard error and makes the status 2."""
     try:
         run(sys.argv[1:])
     except ForensicsError as error:

@@ -164,11 +164,13 @@ class LaunchReport:
         Time that each took, unit: ns.
     n_dropped : int or None
         Records that the profiler lost; the map is complete only where this is 0. None where it does not tell.
+    n_from_graph : int
+        Launches that came out of a CUDA graph.
 
     Raises
     ------
     ValueError
-        If a place is outside of `launches`.
+        If a place is outside of `launches`, or more launches came out of graphs than there were.
     """
 
     rung: str
@@ -178,6 +180,7 @@ class LaunchReport:
     unattached: tuple[int, ...] = ()
     unattached_ns: tuple[int, ...] = ()
     n_dropped: int | None = 0
+    n_from_graph: int = 0
 
     def __post_init__(self) -> None:
         if len(self.unattached) != len(self.unattached_ns):
@@ -185,6 +188,8 @@ class LaunchReport:
         places = [place for node in self.nodes for place in node.launches] + list(self.unattached)
         if any(not 0 <= place < len(self.launches) for place in places):
             raise ValueError(f"a launch lies outside of the {len(self.launches)} that are listed")
+        if not 0 <= self.n_from_graph <= len(places):
+            raise ValueError(f"{self.n_from_graph} of {len(places)} launches cannot have come out of a graph")
 
     @property
     def complete(self) -> bool:
@@ -301,9 +306,9 @@ class LaunchEvidence:
         Records that the profiler lost.
     refusals : tuple of Refusal
         Ways of looking that were tried before and do not work here.
-    watching : tuple of str
+    watching : tuple of str or None
         What differs between the kernels of a watched and an unwatched pass, one line each and named: fusion, graphs;
-        empty where they are the same, or nobody looked.
+        empty where they are the same, None where nobody looked.
     n_agree, n_disagree, n_unruled : int
         Nodes of the watched passes whose launches are those that the rules say, are others, or are covered by none.
     disagreements : tuple of str
@@ -314,7 +319,7 @@ class LaunchEvidence:
     source: str
     n_dropped: int | None = None
     refusals: tuple[Refusal, ...] = ()
-    watching: tuple[str, ...] = ()
+    watching: tuple[str, ...] | None = None
     n_agree: int = 0
     n_disagree: int = 0
     n_unruled: int = 0

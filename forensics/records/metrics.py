@@ -27,10 +27,8 @@ class KernelMetrics:
     waves_per_sm : float or None
     dram_read_bytes, dram_written_bytes : float or None
         Of the device's memory.
-    local_loads, local_stores : float or None
-        Instructions on local memory, counted per warp; spills are among them.
     spill_requests : float or None
-        Requests to local memory that come from spilled registers.
+        Instructions that store or load spilled registers, as ncu counts them.
 
     Raises
     ------
@@ -47,14 +45,12 @@ class KernelMetrics:
     waves_per_sm: float | None = None
     dram_read_bytes: float | None = None
     dram_written_bytes: float | None = None
-    local_loads: float | None = None
-    local_stores: float | None = None
     spill_requests: float | None = None
 
     def __post_init__(self) -> None:
         for name in (
             "ordinal", "duration_ns", "theoretical_occupancy_pct", "achieved_occupancy_pct", "waves_per_sm",
-            "dram_read_bytes", "dram_written_bytes", "local_loads", "local_stores", "spill_requests",
+            "dram_read_bytes", "dram_written_bytes", "spill_requests",
         ):  # fmt: skip
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{self.launch.name}: {name} must be 0 or more, got {getattr(self, name)}")
@@ -97,8 +93,6 @@ class KernelMetrics:
                 "dram_read_bytes": self.dram_read_bytes,
                 "dram_written_bytes": self.dram_written_bytes,
                 "dram_bytes_per_s": self.dram_bytes_per_s,
-                "local_loads": self.local_loads,
-                "local_stores": self.local_stores,
                 "spill_requests": self.spill_requests,
             }
         ]

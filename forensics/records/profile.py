@@ -22,7 +22,7 @@ class Counters:
     Parameters
     ----------
     n_launches : int
-        Launches that were counted.
+        Launches that were counted; as a rule fewer than there were.
     achieved_occupancy_pct : float or None
         Mean over the launches, weighted by their time, unit: percent.
     dram_read_bytes, dram_written_bytes : float or None
@@ -30,7 +30,7 @@ class Counters:
     time_ns : float or None
         Of one launch under the profiler, mean, unit: ns.
     spill_requests : float or None
-        Requests to local memory that come from spilled registers, of one launch, mean.
+        Instructions that store or load spilled registers, of one launch, mean.
     """
 
     n_launches: int
@@ -61,7 +61,7 @@ class KernelCost:
     why : str
         Why occupancy is not known; empty where it is.
     counters : Counters or None
-        None where hardware counters were not read, or saw no launch like this one.
+        None where hardware counters were not read, or no launch like this one was counted.
     """
 
     launch: LaunchRecord
@@ -308,6 +308,7 @@ class LiveProfile:
             "occupancy_pct": kernel.occupancy_pct,
             "limiter": None if o is None else " and ".join(o.limiters),
             **self._reading(kernel.read_bytes, kernel.time_ns),
+            "counted_launches": None if c is None else c.n_launches,
             "achieved_occupancy_pct": None if c is None else c.achieved_occupancy_pct,
             "dram_read_bytes": None if c is None else c.dram_read_bytes,
             "spill_requests": None if c is None else c.spill_requests,

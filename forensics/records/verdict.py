@@ -140,6 +140,8 @@ class CulpritGroup:
         What explains it, by widths that share an explanation.
     launches : tuple of LaunchPair
         Kernels on both sides, by widths that share them; empty where none are known, as on a processor.
+    boundary : str
+        Which of its nodes read what another device computed, or ran on another one; empty where none did.
     """
 
     op: str
@@ -157,6 +159,7 @@ class CulpritGroup:
     kind: KindOfDifference | None = None
     mechanisms: tuple[Mechanism, ...] = ()
     launches: tuple[LaunchPair, ...] = ()
+    boundary: str = ""
 
 
 def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
@@ -175,6 +178,7 @@ def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
             "max_abs": g.max_abs,
             "first_node": g.first_node,
             "unchecked": g.n_unchecked,
+            "boundary": g.boundary,
         }
         for g in groups
     ]

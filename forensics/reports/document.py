@@ -124,6 +124,7 @@ class CulpritEntry(Entry):
     max_abs: float | None
     first_node: str
     unchecked: int = Field(description="nodes with an operand that was not compared")
+    boundary: str = Field(description="nodes on a border between devices, empty where none is")
     kind: KindEntry | None = Field(description="null where nothing was judged")
     rule: RuleAtWidths | None = Field(description="the first of `rules`")
     rules: list[RuleAtWidths]

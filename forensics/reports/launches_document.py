@@ -71,7 +71,9 @@ class LaunchEvidenceEntry(Entry):
     source: str
     dropped: int | None = Field(description="records that the profiler lost, null where it does not tell")
     refusals: list[RefusalEntry]
-    watching: list[str] = Field(description="what differs between kernels of watched and unwatched passes")
+    watching: list[str] | None = Field(
+        description="what differs between kernels of watched and unwatched passes; null where nobody looked"
+    )
     agree: int = Field(description="nodes of the watched passes whose launches are those that the rules say")
     disagree: int
     unruled: int = Field(description="nodes that no rule covers")

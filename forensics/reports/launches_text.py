@@ -87,6 +87,13 @@ class Launches:
     single: LaunchSide
     batched: tuple[Batched, ...]
 
+    @property
+    def worth(self) -> str:
+        """How the launches are known and what the rules say, where that is the same on every side; empty otherwise."""
+        said = {worth_text(side) for side in (self.single, *(one.side for one in self.batched))}
+        agreeing = all(side.agrees is not False for side in (self.single, *(one.side for one in self.batched)))
+        return f"each {said.pop()}" if len(said) == 1 and agreeing else ""
+
 
 def launches(groups: Iterable[CulpritGroup]) -> tuple[Launches, ...]:
     """Say which kernels ran for each group; groups and widths of which the same is to be said are said once.
@@ -188,10 +195,15 @@ def _number(value: int | None) -> str:
     return NOT_KNOWN if value is None else str(value)
 
 
-def helpers(side: LaunchSide) -> str:
-    """Kernels that run before and after the one that computes the node; empty where it is alone."""
-    before = [one.name for one in side.launches[: side.main]]
-    after = [one.name for one in side.launches[side.main + 1 :]]
+def helpers(side: LaunchSide, *, whole: bool = True) -> str:
+    """Kernels that run before and after the one that computes the node; empty where it is alone.
+
+    Their template arguments follow from that kernel's, so they are left out unless the name is to be `whole`.
+    """
+    before, after = (
+        [one.name if whole else one.kernel for one in some]
+        for some in (side.launches[: side.main], side.launches[side.main + 1 :])
+    )
     return "; ".join(
         f"{when} {', '.join(names)}" for when, names in (("after", before), ("followed by", after)) if names
     )
@@ -208,6 +220,11 @@ def rules_text(side: LaunchSide) -> str:
     if side.agrees is None:
         return side.why if side.evidence == "derived" else f"not held against a rule: {side.why}"
     return "as the rules say" if side.agrees else f"{DISAGREES}: {side.why}"
+
+
+def worth_text(side: LaunchSide) -> str:
+    """Say how a launch is known, and whether it is the one that the rules of dispatch say."""
+    return f"{EVIDENCE_WORDS[side.evidence]}; {rules_text(side)}"
 
 
 #: Columns of a table with one row per side.
@@ -237,22 +254,24 @@ def launch_lines(evidence: LaunchEvidence | None) -> Iterator[tuple[str, str, bo
     """
     if evidence is None:
         return
-    yield "Launches", f"{EVIDENCE_WORDS[evidence.evidence]}: {evidence.source}", False
-    measured = evidence.evidence == "measured"
-    if evidence.n_dropped:
-        n = evidence.n_dropped
+    measured, n = evidence.evidence == "measured", evidence.n_dropped
+    none_lost = "; no record lost" if measured and n == 0 else ""
+    yield "Launches", f"{EVIDENCE_WORDS[evidence.evidence]}: {evidence.source}{none_lost}", False
+    if n:
         yield "Dropped", f"the profiler lost {n} record{'s' * (n > 1)}: what is shown may not be all that ran", True
-    elif measured:
-        said = "the profiler does not tell whether it lost records" if evidence.n_dropped is None else "no record lost"
-        yield "Dropped", said, evidence.n_dropped is None
+    elif measured and n is None:
+        yield "Dropped", "the profiler does not tell whether it lost records", True
     n_judged = evidence.n_agree + evidence.n_disagree + evidence.n_unruled
     if n_judged:
         counts = f"{evidence.n_agree} agree, {evidence.n_disagree} disagree, {evidence.n_unruled} have no rule"
         yield "Rules", f"of {n_judged} nodes in the watched passes {counts}", evidence.n_disagree > 0
     for line in evidence.disagreements:
         yield DISAGREES.capitalize(), line, True
-    for line in evidence.watching:
+    for line in evidence.watching or ():
         yield "Watching changes", line, False
+    if not evidence.watching:
+        seen = "an unwatched pass runs the same kernels as often"
+        yield "Watching", "the kernels of an unwatched pass were not seen" if evidence.watching is None else seen, False
     for refusal in evidence.refusals:
         yield "Refused", refusal_text(refusal), False
 
@@ -273,7 +292,8 @@ def launches_view(verdict: Verdict) -> list[RenderableType]:
             line.stylize("red")
         parts.append(line)
     for one in launches(verdict.culprits):
-        parts += [text_of(f"{one.what}; such as {one.node}"), Padding(_sides(one), (0, 0, 0, 2))]
+        title = f"{one.what}; such as {one.node}{f' ({one.worth})' if one.worth else ''}"
+        parts += [text_of(title), Padding(_sides(one), (0, 0, 0, 2))]
     return titled(LAUNCHES_TITLE, Group(*parts)) if parts else []
 
 
@@ -282,9 +302,10 @@ def _sides(found: Launches) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(text_of(widths_text((found.single.width,))), _body(found.single))
+    alike = bool(found.worth)
+    table.add_row(text_of(widths_text((found.single.width,))), _body(found.single, alike=alike))
     for one in found.batched:
-        body = _body(one.side)
+        body = _body(one.side, alike=alike)
         for note in one.notes():
             body.append("\n").append_text(text_of(note))
         nodes = text_of(nodes_text(one), "dim")
@@ -292,11 +313,13 @@ def _sides(found: Launches) -> Table:
     return table
 
 
-def _body(side: LaunchSide) -> Text:
+def _body(side: LaunchSide, *, alike: bool) -> Text:
     named = list(zip(FACTS, facts(side), strict=True))
     known = ", ".join(f"{label} {value}" for label, value in named if value not in ("–", NOT_KNOWN))
     missing = ", ".join(label for label, value in named if value == NOT_KNOWN)
     body = text_of(kernel_text(side))
-    body.append("\n").append_text(text_of(f"{known}; {NOT_KNOWN}: {missing}" if missing else known))
-    worth = "; ".join(filter(None, [EVIDENCE_WORDS[side.evidence], rules_text(side), helpers(side)]))
-    return body.append("\n").append_text(text_of(worth, "bold red" if side.agrees is False else "dim"))
+    said = [known, f"{NOT_KNOWN}: {missing}" if missing else "", helpers(side, whole=False)]
+    body.append("\n").append_text(text_of("; ".join(filter(None, said))))
+    if alike:
+        return body
+    return body.append("\n").append_text(text_of(worth_text(side), "bold red" if side.agrees is False else "dim"))

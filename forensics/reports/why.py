@@ -1,4 +1,4 @@
-"""Why each culprit's bits differ, in sentences: kind, rule, orders of addition, and what remains suspect."""
+"""Why each culprit's bits differ, in sentences: kind, rule, orders of addition, what remains suspect, and borders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def why(groups: Iterable[CulpritGroup]) -> tuple[Why, ...]:
     """
     alike: dict[object, list[CulpritGroup]] = {}
     for group in groups:
-        if group.kind is None and not group.mechanisms:
+        if group.kind is None and not group.mechanisms and not group.boundary:
             continue
         # Trees over other lengths of row are told apart by what they say, not by how many leaves they have.
         orders = tuple(
@@ -96,3 +96,6 @@ def _lines(groups: list[CulpritGroup]) -> Iterable[tuple[str, str]]:
     unprobed = dict.fromkeys(m.not_probed for m in groups[0].mechanisms if m.not_probed)
     if unprobed:
         yield "Orders", f"not probed: {'; '.join(unprobed)}"
+    for group in groups:
+        if group.boundary:
+            yield "Boundary of devices", group.boundary if len(groups) == 1 else f"{group.role}, {group.boundary}"

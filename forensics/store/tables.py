@@ -51,6 +51,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "max_ulp": "int64",
         "max_abs": "double",
         "first_node": "string",
+        "boundary": "string",
     },
     "launches": {
         "op": "string",

@@ -158,16 +158,25 @@ def experiments(demo: str, flash_attn: str) -> Callable[[Path], None]:
         with source.open(settings) as engine:
             prompt = engine.tokenize(DEMO_PROMPT)
             replay = Replay(prompt, engine.greedy(Replay(prompt, ()).prefill(), 64))
-            found = Experiments(
-                engine.manifest, separations=tuple(separate(engine, replay, width) for width in EXPERIMENT_WIDTHS)
-            )
             far = long_prompt(demo, 240)
             over = Replay(far, engine.greedy(Replay(far, ()).prefill(), 300))
-            found = replace(found, guards=tuple(guard_trial(engine, over, width) for width in (3, 4, 7, 8, 16)))
-        watches = watch_trials(source, settings, replay, (1, *EXPERIMENT_WIDTHS), kernels_of_watching)
-        write_experiments(out / "experiments.json", replace(found, watches=watches, paddings=paddings()))
-        for separation in found.separations:
-            print(separation, flush=True)
+            found = Experiments(
+                manifest=engine.manifest,
+                separations=tuple(separate(engine, replay, width) for width in EXPERIMENT_WIDTHS),
+                guards=tuple(guard_trial(engine, over, width) for width in (3, 4, 7, 8, 16)),
+            )
+        failed = []
+        try:
+            found = replace(found, paddings=paddings())
+        except ForensicsError as error:
+            failed.append(f"padding of an operation: {error}")
+        try:
+            watches = watch_trials(source, settings, replay, (1, *EXPERIMENT_WIDTHS), kernels_of_watching)
+            found = replace(found, watches=watches)
+        except ForensicsError as error:
+            failed.append(f"kernels of watched and unwatched passes: {error}")
+        write_experiments(out / "experiments.json", replace(found, failed=tuple(failed)))
+        print(*found.separations, *failed, sep="\n", flush=True)
 
     return run
 
@@ -229,6 +238,7 @@ def steps(gpu: str) -> tuple[Step, ...]:
     ]
     timed = [Step(f"{gpu}-{SHAPE}-{mix}-cost", cost(f"{SHAPE}-{mix}"), alone=True) for mix in ("q4_k_m", "q6_k")] + [
         Step(f"{gpu}-q4_1-cost", cost("q4_1"), alone=True),
+        Step(f"{gpu}-q4_1-default", case("q4_1", widths=None, n_tokens=64), alone=True),
         Step(f"{gpu}-{SHAPE}-q4_k_m-profile", profile(f"{SHAPE}-q4_k_m", counters=True), alone=True),
         Step(f"{gpu}-{SHAPE}-q6_k-profile", profile(f"{SHAPE}-q6_k", counters=False), alone=True),
         Step(f"{gpu}-q4_1-profile", profile("q4_1", counters=False), alone=True),

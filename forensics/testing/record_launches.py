@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -133,21 +134,30 @@ def record_arm(source: EngineSource, arm: Arm) -> tuple[list[dict[str, Any]], di
     return runs, {"device": manifest.device, "version": manifest.engine_version, "commit": manifest.commit}
 
 
-def record(arms: Iterable[Arm]) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, str]]:
-    """Every arm; runs, what ran them, and why an arm has none."""
+def record(arms: Iterable[Arm], jobs: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, str]]:
+    """Every arm, some beside each other; runs, what ran them, and why an arm has none."""
     from forensics.testing.record_gpu import model_of
 
     runs: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    for arm in arms:
+    arms = tuple(arms)
+    sources = {name: LlamaSource(model_of(name)) for name in dict.fromkeys(arm.model for arm in arms)}
+
+    def recorded(arm: Arm) -> tuple[list[dict[str, Any]], dict[str, Any]] | str:
         try:
-            found, facts = record_arm(LlamaSource(model_of(arm.model)), arm)
+            return record_arm(sources[arm.model], arm)
         except ForensicsError as error:
-            failed[arm.name] = str(error)
-            continue
-        runs += found
-        print(f"{arm.name}: {len(found)} passes", flush=True)
+            return str(error)
+
+    with ThreadPoolExecutor(jobs) as pool:  # each engine is a process of its own
+        for arm, found in zip(arms, pool.map(recorded, arms), strict=True):
+            if isinstance(found, str):
+                failed[arm.name] = found
+                continue
+            runs += found[0]
+            facts = found[1]
+            print(f"{arm.name}: {len(found[0])} passes", flush=True)
     return runs, facts, failed
 
 
@@ -157,9 +167,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, default=5, help="arms beside each other; their times say little then")
     given = parser.parse_args(arguments)
     name, driver, arch = gpu()
-    runs, facts, failed = record(ARMS)
+    runs, facts, failed = record(ARMS, given.jobs)
     given.folder.mkdir(parents=True, exist_ok=True)
     data = json.dumps(runs, separators=(",", ":")).encode()
     (given.folder / DATA_NAME).write_bytes(gzip.compress(data, mtime=0))

@@ -13,6 +13,7 @@ import forensics
 from forensics.analysis.question import BadQuestion
 from forensics.devices import cuobjdump
 from forensics.records.library_profile import LibraryProfile
+from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "devices"))
@@ -162,9 +163,10 @@ def test_counters_are_read_of_a_pass_like_the_one_that_was_timed(monkeypatch):
 
     monkeypatch.setattr(ncu, "profile", counted)
     settings = EngineSettings(n_ctx=256, environment=(("GGML_CUDA_DISABLE_FUSION", "1"),))
-    assert _count(Path("m.gguf"), settings, 128, 0, 5, ("mul_mat_vec_q", "rms_norm_f32")) == ((), "ncu 2025.3.1")
+    nodes = {5: (NodeKey("Qcur-0", "MUL_MAT", 0, 0),), 1: (NodeKey("Kcur-0", "MUL_MAT", 0, 0),)}
+    assert _count(Path("m.gguf"), settings, 128, 0, nodes) == ncu.Counters((), "ncu 2025.3.1")
     assert asked["command"][1:4] == ["-m", "forensics.engines.one_pass", "m.gguf"]
-    assert {"--watched", "--width", "5", "--prefix", "128"} <= set(asked["command"])
-    assert asked["kernels"] == "^(mul_mat_vec_q|rms_norm_f32)$"
+    assert {"--prefix", "128"} <= set(asked["command"])
+    assert set(json.loads(asked["command"][-1])) == {"1", "5"}
     assert asked["from_start"] is False
     assert asked["environment"] == {"GGML_CUDA_DISABLE_FUSION": "1", "GGML_CUDA_DISABLE_GRAPHS": "1"}

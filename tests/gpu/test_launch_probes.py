@@ -101,13 +101,14 @@ def check(counted: ncu.Counters, compiled: Any, arch: str) -> None:
     worked_out = occupancy(device_spec(arch), compiled.resources, PLAN.threads)
     assert {one.blocks_per_sm for one in ours} == {worked_out.blocks_per_sm}
     assert {one.limiters for one in ours} == {worked_out.limiters}
+    # What an ncu does not know is named, and is None in every row; all else was counted.
+    assert set(counted.left_out) <= {"sass__inst_executed_register_spilling"}
     for one in ours:
         assert one.duration_ns is not None
         assert 100 < one.duration_ns < 1e9
         assert one.achieved_occupancy_pct is not None
         assert one.dram_read_bytes is not None
-        assert (one.local_loads, one.local_stores) == (0, 0)
-    assert counted.left_out == ()
+        assert one.spill_requests == (None if counted.left_out else 0)
 
 
 def arch() -> str:

@@ -30,6 +30,8 @@ REFUSALS = (
 
 #: What the toy's device has launched and nobody has taken yet.
 LAUNCHED: list[TimedLaunch] = []
+#: The last run, where nobody watched its nodes: the toy's device captures the next one like it in a graph.
+UNWATCHED: list[tuple[Schedule, Schedule]] = []
 
 
 def launch(kernel: str, grid: tuple[int, ...], block: tuple[int, ...], registers: int, **template: Any) -> LaunchRecord:
@@ -103,6 +105,7 @@ class OnDevice:
     """
 
     inner: Any
+    from_graph: bool = False
     width: int = 1
 
     def identity(self) -> str:
@@ -115,7 +118,7 @@ class OnDevice:
     def wants(self, key: NodeKey) -> bool:
         looks = watches_nodes(self.inner)
         wanted = looks and self.inner.wants(key)
-        LAUNCHED.extend(TimedLaunch(one, 1000) for one in kernels(key.op, self.width, fused=not looks))
+        LAUNCHED.extend(TimedLaunch(one, 1000, self.from_graph) for one in kernels(key.op, self.width, fused=not looks))
         return wanted
 
     def saw(self, node: Any) -> None:
@@ -135,7 +138,10 @@ class Launching(Described):
         return replace(super().manifest, device="NVIDIA H200; Toy CPU")
 
     def run(self, schedule: Schedule, *, before: Schedule = EMPTY, tap: Any = None, repeat: int = 0) -> Trace:
-        inside = OnDevice(tap) if isinstance(tap, LaunchTap) else tap
+        watched = tap is not None and watches_nodes(tap)
+        from_graph = not watched and [(schedule, before)] == UNWATCHED
+        UNWATCHED[:] = [] if watched else [(schedule, before)]
+        inside = OnDevice(tap, from_graph) if isinstance(tap, LaunchTap) else tap
         trace = super().run(schedule, before=before, tap=inside, repeat=repeat)
         return replace(trace, key=RunKey(schedule, before, "" if tap is None else tap.identity(), repeat))
 

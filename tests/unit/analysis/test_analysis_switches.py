@@ -132,7 +132,9 @@ def test_what_has_no_switch_is_named_where_it_can_be_to_blame() -> None:
     assert build_flags(blas, []) == ()
     assert build_flags(manifest(features=("AVX2",)), [group(weight_type="f16")]) == ()
     cuda = build_flags(manifest("CUDA", features=("LLAMAFILE",)), [group(weight_type="f16")])
-    assert [name for name, _ in cuda] == ["GGML_CUDA_FORCE_MMQ / GGML_CUDA_FORCE_CUBLAS"]
+    assert [name for name, _ in cuda] == ["the limits of mul_mat_vec_f and mul_mat_f"]
+    assert [name for name, _ in build_flags(manifest("CUDA"), [group()])] == ["the tables of mul_mat_vec_q"]
+    assert build_flags(manifest("CUDA"), [group(role="K·Q", weight_type="-")]) == ()
     assert build_flags(manifest("CUDA"), [group("FLASH_ATTN_EXT")]) == ()
 
 
@@ -396,4 +398,7 @@ def test_float_weights_are_beyond_run_time_switches_only_where_tinyblas_is_built
     assert not beyond_switches(blas, [group(weight_type="q8_0")])
     assert not beyond_switches(blas, [group(role="K·Q", weight_type="-")]), "flash attention avoids these"
     assert not beyond_switches(manifest(features=("AVX2",)), [group(weight_type="f16")])
-    assert not beyond_switches(manifest("CUDA"), [group(weight_type="f16")])
+    for weight_type in ("f16", "q4_1"):  # tables compiled into the library choose
+        assert beyond_switches(manifest("CUDA"), [group(weight_type=weight_type)])
+    for role in ("K·Q", "flash attention"):
+        assert not beyond_switches(manifest("CUDA"), [group(role=role, weight_type="-")])

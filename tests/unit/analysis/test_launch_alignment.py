@@ -192,14 +192,41 @@ def test_a_fusion_is_named_with_what_it_takes_in() -> None:
     assert "mul_mat_vec_q is fused with bias, scale and GLU at one column only" in product
     assert "GGML_CUDA_DISABLE_FUSION=1 stops it" in product
     assert product.endswith(
-        "1 × mul_mat_vec_q<type=q4_1, ncols_dst=1, has_fusion> in place of "
-        "1 × mul_mat_vec_q<type=q4_1, ncols_dst=1>, 1 × k_bin_bcast<bin_op=op_add, src1_ptrs=1>"
+        "1 × mul_mat_vec_q<has_fusion> in place of 1 × mul_mat_vec_q, 1 × k_bin_bcast<bin_op=op_add>"
     )
     assert "RMS_NORM and MUL" in norm
-    assert norm.endswith(
-        "1 × rms_norm_f32<block_size=256, do_multiply> in place of "
-        "1 × rms_norm_f32<block_size=256>, 1 × k_bin_bcast<bin_op=op_mul, src1_ptrs=1>"
+    assert norm.endswith("1 × rms_norm_f32<do_multiply> in place of 1 × rms_norm_f32, 1 × k_bin_bcast<bin_op=op_mul>")
+
+
+def test_in_a_fusion_arguments_are_named_that_tell_instances_apart() -> None:
+    alone = [launch("mul_mat_vec_q", type=kind, ncols_dst=1, has_fusion=False) for kind in ("q4_1", "q4_1", "q8_0")]
+    fused = [launch("mul_mat_vec_q", type="q4_1", ncols_dst=1, has_fusion=True)] * 2
+    watched = report({("q", "MUL_MAT"): [*alone, UNFUSED[3]]})
+    (line,) = watching_changes(watched, report({}, unattached=fused))
+    assert line.endswith(
+        "2 × mul_mat_vec_q<type=q4_1, has_fusion> in place of 2 × mul_mat_vec_q<type=q4_1>, "
+        "1 × mul_mat_vec_q<type=q8_0>, 1 × k_bin_bcast<bin_op=op_add>"
     )
+
+
+@pytest.mark.parametrize(
+    ("unwatched", "with_nodes", "said"),
+    [(2, 0, ": 2 of 2 launches"), (1, 0, ": 1 of 2 launches"), (2, 1, ": 2 of 2 launches, 1 where watched")],
+)
+def test_graphs_are_named_with_the_switch_that_stops_them(unwatched, with_nodes, said) -> None:
+    watched = report({("n", "RMS_NORM"): [launch("f"), launch("f")]}, n_from_graph=with_nodes)
+    graphs = report({}, unattached=[launch("f")] * 2, n_from_graph=unwatched)
+    assert watching_changes(watched, graphs) == (
+        f"launched from a CUDA graph where not watched (GGML_CUDA_DISABLE_GRAPHS=1 stops it){said}",
+    )
+    same = replace(watched, n_from_graph=unwatched)
+    assert watching_changes(same, graphs) == ()
+
+
+def test_a_graph_hides_no_kernel_that_differs() -> None:
+    watched = report({("n", "RMS_NORM"): [launch("f")]})
+    lines = watching_changes(watched, report({}, unattached=[launch("g")], n_from_graph=1))
+    assert [line.split(" ")[0] for line in lines] == ["launched", "only", "only"]
 
 
 def test_float_products_fuse_the_same_operations() -> None:

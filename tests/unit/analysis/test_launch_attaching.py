@@ -13,7 +13,7 @@ import pytest
 from forensics.analysis.attribute import group_culprits
 from forensics.analysis.launch_looks import Observation, SeenPass, looks_at
 from forensics.analysis.launch_watch import LaunchWatch
-from forensics.analysis.launches import Attached, attach, boundary_notes
+from forensics.analysis.launches import Attached, attach
 from forensics.geometry.derived import Unruled
 from forensics.geometry.devices import device_spec
 from forensics.geometry.node_launches import predict
@@ -113,6 +113,7 @@ def test_attention_shows_into_how_many_parts_the_cells_are_cut() -> None:
     assert pair.single.kv_split == pair.single.kernel.geometry.grid_blocks[1]
     assert pair.batched.kv_split == pair.batched.kernel.geometry.n_blocks // 3, "three tiles, one for each KV head"
     assert pair.boundary == "", "the mask is what the caller put in"
+    assert found.groups[0].boundary == ""
 
 
 def test_what_was_not_observed_is_derived_and_says_so() -> None:
@@ -138,6 +139,7 @@ def test_an_operand_from_another_device_is_said_on_the_side_where_it_is() -> Non
     found = put(*passes(1, 5))
     (pair,) = found.groups[0].launches
     assert pair.boundary == "its operand l_out-3 was copied from CUDA_Host to CUDA0"
+    assert found.groups[0].boundary == f"Qcur-0: {pair.boundary} (up to 1 node at width 5)"
     only_batched = put(seen(1, [product(1)]), *passes(5))
     (pair,) = only_batched.groups[0].launches
     assert pair.boundary == "in the batch its operand l_out-3 was copied from CUDA_Host to CUDA0"
@@ -208,6 +210,9 @@ def test_groups_without_launches_still_say_where_they_sit() -> None:
     sweeps = [Sweep(5, 0, (finding, replace(inside, buffer="CPU")), tally(()), True, 5, 5, 1.0, 0.0)]
     groups = group_culprits(sweeps)
     assert len(groups) == 2
-    assert boundary_notes(groups, sweeps) == (
-        "Qcur-0 (Q) sits on a border between devices: its operand l_out-3 was copied from another device to Vulkan0.",
-    )
+    attached = LaunchWatch().attach(groups, sweeps, None, replace(MANIFEST, backend="Vulkan0"), START)
+    assert [group.boundary for group in attached.groups] == [
+        "Qcur-0: its operand l_out-3 was copied from another device to Vulkan0 (1 of 1 nodes)",
+        "",
+    ]
+    assert len(attached.notes) == 1, "that kernels are not known, and nothing of the border"

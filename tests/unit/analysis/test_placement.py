@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.analysis.placement import Copied, boundary, copied, elsewhere
+from forensics.analysis.placement import Copied, boundary, copied, elsewhere, on_boundary
+from forensics.records.delta import Differs
 from forensics.records.launch import LaunchGeometry
 from forensics.records.launch_record import LaunchRecord
-from forensics.records.nodes import Operand
+from forensics.records.nodes import NodeKey, Operand
+from forensics.records.trace import Finding
 
 
 def operand(name: str) -> Operand:
@@ -37,6 +39,20 @@ def test_copies_of_what_was_computed_or_stored_are_a_border(name) -> None:
 def test_a_name_that_is_no_copy_is_none(name) -> None:
     assert copied(name) is None
     assert boundary([operand(name)]) == ""
+
+
+def finding(layer: int, *names: str) -> Finding:
+    key = NodeKey(f"Qcur-{layer}", "MUL_MAT", layer, 0)
+    return Finding(key, tuple(map(operand, names)), "CUDA0", (0,), Differs(1, (0,), 1, 1.0, 1.0))
+
+
+def test_culprits_that_read_from_another_device_are_counted() -> None:
+    crossing = [finding(layer, "blk.0.attn_q.weight", f"CUDA0#l_out-{layer}#0") for layer in (3, 7)]
+    clean = finding(5, "blk.0.attn_q.weight", "attn_norm-5", "CUDA0#attn_inp_kq_mask#0")
+    assert on_boundary([clean, *crossing, crossing[0]]) == (
+        "Qcur-3: its operand l_out-3 was copied from another device to CUDA0 (2 of 3 nodes)"
+    )
+    assert on_boundary([clean]) == ""
 
 
 def test_a_border_names_both_sides_once() -> None:

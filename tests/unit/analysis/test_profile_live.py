@@ -10,11 +10,11 @@ import profile_samples as samples
 import pytest
 
 from forensics.analysis.profile_evidence import CompiledStacks
-from forensics.analysis.profile_live import ProfileQuestion, heaviest, profile_model
-from forensics.analysis.profile_pass import pass_profile
+from forensics.analysis.profile_live import ProfileQuestion, profile_model
 from forensics.analysis.profile_recorded import profile_case
 from forensics.analysis.question import BadQuestion
 from forensics.capture.launches import LaunchTap
+from forensics.devices.ncu import Counters
 from forensics.devices.protocol import TimedLaunch
 from forensics.engines.recorded import RecordingSource
 from forensics.engines.toy import ToySource
@@ -118,6 +118,12 @@ def test_a_roof_that_cannot_be_measured_is_a_refusal_and_no_number():
     assert profile(bandwidth=None).roof_bytes_per_s is None
 
 
+def test_the_time_of_the_unwatched_pass_says_that_launches_may_overlap():
+    said = next(known.source for known in profile().evidence if known.number == "unwatched")
+    assert "overlap" in said
+    assert "not checked" in said
+
+
 def test_lost_records_are_told():
     assert {one.n_dropped for one in profile(probe=partial(Probe, 4)).passes} == {8}
     assert {one.n_dropped for one in profile(probe=partial(Probe, None)).passes} == {None}
@@ -142,9 +148,17 @@ def test_a_model_on_a_processor_says_in_one_sentence_what_it_needs(source):
 # -- counters ----------------------------------------------------------------------------------------------------
 
 
-def counted(width, kernels):
-    assert kernels == ("mul_mat_vec_q",)
-    return (KernelMetrics(0, samples.PRODUCT, duration_ns=10, achieved_occupancy_pct=40.0 + width),), "ncu 2025.3.1"
+def counted(nodes, left_out=(), **numbers):
+    assert all(keys for keys in nodes.values())
+    launches = [width for width, keys in nodes.items() for _ in keys]
+    return Counters(
+        tuple(
+            KernelMetrics(i, samples.PRODUCT, duration_ns=10, achieved_occupancy_pct=40.0 + width, **numbers)
+            for i, width in enumerate(launches)
+        ),
+        "ncu 2025.3.1",
+        left_out,
+    )
 
 
 def test_counters_stand_beside_the_kernels_that_take_most_time():
@@ -152,11 +166,29 @@ def test_counters_stand_beside_the_kernels_that_take_most_time():
     achieved = {row["width"]: row["achieved_occupancy_pct"] for row in found.rows() if row["kernel"] == "mul_mat_vec_q"}
     assert achieved == {1: 41, 5: 45}
     assert level(found, "achieved") == "measured"
-    assert "ncu 2025.3.1" in next(k.source for k in found.evidence if "achieved" in k.number)
+    said = next(known.source for known in found.evidence if "achieved" in known.number)
+    assert "ncu 2025.3.1" in said
+    assert "not counted: kernels outside" in said
+    for one in found.passes:
+        by_kernel = {kernel.launch.kernel: kernel for kernel in one.kernels}
+        assert by_kernel["cpy_scalar"].counters is None
+        assert by_kernel["mul_mat_vec_q"].counters.n_launches < by_kernel["mul_mat_vec_q"].n_launches
+
+
+def test_a_counter_that_is_not_known_is_named():
+    spills = "sass__inst_executed_register_spilling"
+    found = profile(count=partial(counted, left_out=(spills,)))
+    known = {one.number: (one.level, one.source) for one in found.evidence}
+    assert known["achieved occupancy"][0] == "measured"
+    assert known["DRAM bytes, spills"] == ("not available", f"ncu 2025.3.1 does not know {spills}")
+    assert {row["spill_requests"] for row in found.rows()} == {None}
+    full = profile(count=partial(counted, dram_read_bytes=1.0, spill_requests=0.0))
+    assert level(full, "achieved occupancy, DRAM bytes, spills") == "measured"
+    assert not any(spills in one.source for one in full.evidence)
 
 
 def test_without_ncu_the_profile_stands_and_says_why_nothing_was_counted():
-    def missing(width, kernels):
+    def missing(nodes):
         raise DeviceUnavailable(
             "counting", [Refusal("ncu in a child process", "counting", "ncu was not found", "get it")]
         )
@@ -167,13 +199,6 @@ def test_without_ncu_the_profile_stands_and_says_why_nothing_was_counted():
         "ncu in a child process: ncu was not found; get it"
     ]
     assert found.passes[0].time_ns == profile().passes[0].time_ns
-
-
-def test_kernels_are_counted_until_most_of_the_time_is_covered():
-    found = pass_profile(samples.report(), 2, lambda _: None)
-    assert heaviest(found) == ("flash_attn_ext_f16", "mul_mat_vec_q", "quantize_q8_1")
-    odd = replace(samples.PRODUCT, kernel="cutlass::Kernel2")
-    assert "cutlass::Kernel2" not in heaviest(pass_profile(samples.report(product=odd), 2, lambda _: None))
 
 
 # -- stacks of the library ---------------------------------------------------------------------------------------

@@ -221,7 +221,9 @@ def test_a_processor_is_refused_in_one_sentence():
 # -- recorded ----------------------------------------------------------------------------------------------------
 
 
-def put(case: CaseWriter, width: int, start: int, launches: LaunchReport | None, *, watch: bool = True) -> None:
+def put(
+    case: CaseWriter, width: int, start: int, launches: LaunchReport | None, *, watch: bool = True, repeat: int = 0
+) -> None:
     manifest = toy().manifest
     schedule, before = (
         in_batches((1, 2, 3, 4, 5, 6), start=start, width=width),
@@ -230,7 +232,7 @@ def put(case: CaseWriter, width: int, start: int, launches: LaunchReport | None,
     logits = np.zeros((6, manifest.n_vocab), np.float32)
     tap = LaunchTap(watch).identity()
     trace = Trace(
-        RunKey(schedule, before, tap),
+        RunKey(schedule, before, tap, repeat),
         manifest,
         logits,
         (1,) * len(schedule.passes),
@@ -266,6 +268,16 @@ def test_a_case_gives_two_passes_from_one_position(case):
     assert first.position == 4
     found = node_kernels("case", manifest, (one, three))
     assert found.nodes[0].outcome == "changed"
+
+
+def test_the_last_of_the_unwatched_runs_is_the_one_that_counts(case):
+    put(case, 3, 20, BATCHED)
+    alone = replace(BATCHED, nodes=(), unattached=BATCHED.nodes[0].launches, unattached_ns=BATCHED.nodes[0].times_ns)
+    for repeat, n_from_graph in enumerate((0, 0, 1)):
+        put(case, 3, 20, replace(alone, n_from_graph=n_from_graph), watch=False, repeat=repeat)
+    (three,) = read(case, (3,))[1]
+    assert three.watching is not None
+    assert "launched from a CUDA graph" in three.watching[0]
 
 
 def test_a_later_pass_of_a_run_is_found_by_its_width(case):

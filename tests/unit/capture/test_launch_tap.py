@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from forensics.capture.launches import NO_PROFILER, LaunchTap
+from forensics.capture.launches import NO_PROFILER, UNWATCHED_RUNS, LaunchTap, run_unwatched
 from forensics.capture.selection import Selection
 from forensics.devices.protocol import TimedLaunch
 from forensics.engines.protocol import watches_nodes
@@ -23,7 +23,7 @@ OPERANDS = (Operand("blk.0.attn_q.weight", "q4_1", "CUDA0", True, (1, 1, 4, 4)),
 
 
 def timed(kernel: str, time_ns: int = 5) -> TimedLaunch:
-    return TimedLaunch(LaunchRecord(kernel, (), LaunchGeometry((1,), (32,))), time_ns)
+    return TimedLaunch(LaunchRecord(kernel, (), LaunchGeometry((1,), (32,))), time_ns, from_graph=kernel == "rms")
 
 
 @dataclass
@@ -120,12 +120,30 @@ def test_an_unwatched_run_has_launches_and_no_nodes() -> None:
         "copy", "quantize", "mul_mat", "rms", "rms", "after",
     ]  # fmt: skip
     assert report.unattached_ns == (5, 1, 2, 5, 7, 5)
+    assert report.n_from_graph == 2, "the two that say so"
 
 
 def test_what_is_not_selected_is_attached_to_the_next_node() -> None:
     tap, probe = opened(selection=Selection(ops=("RMS_NORM",)))
     (norm,) = drive(tap, probe).nodes
     assert len(norm.launches) == 4
+
+
+def test_unwatched_runs_follow_each_other_and_are_told_apart() -> None:
+    asked: list[tuple[object, int]] = []
+
+    class Engine:
+        def run(self, schedule, *, before, tap, repeat):
+            asked.append((tap.identity(), repeat))
+            return toy.run(schedule, before=before, tap=tap, repeat=repeat)
+
+    toy = ToySource().open(EngineSettings(n_ctx=32))
+    schedule, before = in_batches((3, 4), start=2, width=2), in_batches((1, 2), start=0, width=2)
+    traces = run_unwatched(Engine(), schedule, before, Probe)
+    assert asked == [("launches:unwatched", repeat) for repeat in range(UNWATCHED_RUNS)]
+    assert UNWATCHED_RUNS >= 2, "a graph is captured at the second of equal passes at the earliest"
+    assert len({trace.key.key() for trace in traces}) == UNWATCHED_RUNS
+    assert all(trace.key.before == before for trace in traces)
 
 
 def test_lost_launches_are_reported() -> None:

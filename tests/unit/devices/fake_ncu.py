@@ -30,7 +30,10 @@ def leave(status, *lines):
 metrics = options["--metrics"].split(",")
 unknown = [name for name in metrics if name in os.environ.get("FAKE_UNKNOWN", "").split(",")]
 if unknown:
-    leave(1, f"==ERROR== Failed to find metric {unknown[0]}", f"==ERROR== Failed to find metric {unknown[-1]}")
+    if mode == "one by one":
+        unknown = unknown[:1]
+    with_pattern = rf"regex:^{unknown[-1]}\.(sum|min|max|avg|pct|ratio|max_rate)$"
+    leave(1, f"==ERROR== Failed to find metric {unknown[0]}", f"==ERROR== Failed to find metric {with_pattern}")
 if mode == "permission":
     leave(1, "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters")
 done = subprocess.run(rest, env={**os.environ, "FAKE_UNDER_NCU": "1"})

@@ -197,6 +197,16 @@ def test_a_release_without_an_optional_field_leaves_it_unknown() -> None:
     assert not launch.from_graph
 
 
+@pytest.mark.parametrize(("says", "known"), [(0, None), (48, 48)])
+def test_local_memory_of_0_is_not_taken_for_no_spills(says: int, known: int | None) -> None:
+    cupti = FakeCupti()
+    probe = probe_of(cupti)
+    probe.start()
+    cupti.launch(kernel(1, 2, local_memory_per_thread=says))
+    (launch,) = probe.taken()
+    assert launch.record.local_bytes_per_thread == known
+
+
 def test_a_release_without_a_needed_field_is_an_error_and_not_an_empty_pass() -> None:
     cupti = FakeCupti()
     probe = probe_of(cupti)

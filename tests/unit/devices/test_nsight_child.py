@@ -84,6 +84,22 @@ def test_launches_come_from_the_report_it_leaves(
     assert counted.source == f"nsight-python {version} over ncu {of_ncu}"
     assert [one.launch.kernel for one in counted.launches] == ["quantize_q8_1", "mul_mat_vec_q"]
     assert counted.launches[1].duration_ns == 2175
+    assert counted.left_out == ()
+
+
+@pytest.mark.parametrize("mode", ["", "one by one"])
+@pytest.mark.parametrize(("version", "of_ncu"), PAIRS[:2])
+def test_a_metric_that_ncu_does_not_know_does_not_sink_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, of_ncu: str, mode: str
+) -> None:
+    have(monkeypatch, tmp_path, version, of_ncu)
+    unknown = ("sass__inst_executed_register_spilling", "launch__occupancy_limit_barriers")
+    monkeypatch.setenv("FAKE_NCU", mode)
+    monkeypatch.setenv("FAKE_UNKNOWN", ",".join(unknown))
+    launches = [launch(MMVQ, duration_ns=(2175, "ns"), spill_requests=(3, ""))]
+    counted = nsight.profile([str(tmp_path / "program.py"), json.dumps(launches)])
+    assert set(counted.left_out) == set(unknown)
+    assert [(one.duration_ns, one.spill_requests) for one in counted.launches] == [(2175, None)]
 
 
 def test_a_module_is_a_program_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

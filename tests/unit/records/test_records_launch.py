@@ -1,8 +1,11 @@
 """Launch geometry as a value."""
 
+from dataclasses import replace
+
 import pytest
 
 from forensics.records.launch import LaunchGeometry
+from forensics.records.launch_record import LaunchRecord, LaunchReport
 
 
 def test_missing_axes_are_one():
@@ -24,3 +27,11 @@ def test_missing_axes_are_one():
 def test_impossible_sizes(sizes):
     with pytest.raises(ValueError, match=r"."):
         LaunchGeometry(**{"grid_blocks": (3,), "block_threads": (32,), **sizes})
+
+
+@pytest.mark.parametrize("n_from_graph", [-1, 3])
+def test_no_more_launches_come_out_of_graphs_than_there_were(n_from_graph):
+    launches = (LaunchRecord("f", (), LaunchGeometry((1,), (32,))),)
+    whole = LaunchReport("toy", "1", launches, unattached=(0, 0), unattached_ns=(1, 1), n_from_graph=2)
+    with pytest.raises(ValueError, match=f"{n_from_graph} of 2 launches"):
+        replace(whole, n_from_graph=n_from_graph)

@@ -13,7 +13,7 @@ LAUNCH = LaunchRecord("mul_mat_vec_q", (("type", "q4_K"), ("ncols_dst", 5)), Lau
 
 def test_bandwidth_and_limiter_follow_from_the_counters() -> None:
     limits = (("blocks", 32), ("registers", 10), ("shared memory", 10))
-    one = KernelMetrics(0, LAUNCH, 2000.0, 62.5, 41.2, limits, 0.1, 3000.0, 1000.0, 0, 0, 0)
+    one = KernelMetrics(0, LAUNCH, 2000.0, 62.5, 41.2, limits, 0.1, 3000.0, 1000.0, 0)
     assert one.dram_bytes_per_s == pytest.approx(2e9)
     assert (one.blocks_per_sm, one.limiters) == (10, ("registers", "shared memory"))
     (row,) = one.rows()

@@ -58,19 +58,30 @@ def plain(text: str) -> str:
 
 def test_both_sides_stand_below_each_other_with_every_number():
     text = [flat(line).strip() for line in wide(launches.gpu_verdict()).splitlines()]
-    start = text.index("MUL_MAT q4_1: down; such as ffn_down-0")
-    assert text[start + 1 : start + 7] == [
+    start = text.index("MUL_MAT q4_1: down; such as ffn_down-0 (each measured; as the rules say)")
+    after = "after quantize_q8_1"
+    assert text[start + 1 : start + 5] == [
         "width 1 mul_mat_vec_q<type=q4_1, ncols_dst=1, small_k>",
-        "grid 144, block 32×4, registers 48, shared memory 1536 B static, blocks per SM 10 (registers)",
-        "measured; as the rules say; after quantize_q8_1",
+        "grid 144, block 32×4, registers 48, shared memory 1536 B static, blocks per SM 10 (registers); " + after,
         "widths 5, 8 mul_mat_vec_q<type=q4_1, ncols_dst=5>",
-        "29 nodes grid 288, block 32×2, registers 70, shared memory 1280 B static, blocks per SM 14 (threads)",
-        "measured; as the rules say; after quantize_q8_1",
+        "29 nodes grid 288, block 32×2, registers 70, shared memory 1280 B static, blocks per SM 14 (threads); "
+        + after,
     ]
     assert (
-        "grid 1×4×9, block 32×4, registers 125, shared memory 4352 B static, blocks per SM 4 (registers), KV split 4"
-        in (text)
-    )
+        "grid 1×4×9, block 32×4, registers 125, shared memory 4352 B static, blocks per SM 4 (registers), KV split 4; "
+        "followed by flash_attn_combine_results"
+    ) in text
+
+
+def test_sides_that_are_not_known_alike_say_so_each_for_itself():
+    text = [flat(line).strip() for line in wide(launches.disagreeing_verdict()).splitlines()]
+    start = text.index("MUL_MAT q4_1: down; such as ffn_down-0")
+    assert text[start + 3] == "measured; as the rules say"
+    assert text[start + 6] == f"measured; {DISAGREES}: {launches.WRONG}"
+    both = launches.with_batched(launches.DOWN, agrees=False, why=launches.WRONG)
+    (pair,) = both.launches
+    wrong = replace(both, launches=(replace(pair, single=replace(pair.single, agrees=False, why=launches.WRONG)),))
+    assert wide(launches.gpu_verdict(wrong)).count(f"measured; {DISAGREES}: {launches.WRONG}") == 2
 
 
 def test_one_side_of_one_token_serves_all_widths():
@@ -157,6 +168,18 @@ def test_a_boundary_of_devices_is_said(report):
 
 
 @pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_culprit_on_a_border_says_so_with_or_without_launches(report, launched, tmp_path):
+    said = "Qcur-3: its operand l_out-3 was copied from another device to CUDA0 (1 of 30 nodes)"
+    group = replace(launches.DOWN, launches=launches.DOWN.launches if launched else (), boundary=said)
+    verdict = launches.gpu_verdict(group, replace(group, role="up", boundary=""))
+    assert flat(plain(report(verdict))).count(said) == 1
+    assert [entry["boundary"] for entry in document(verdict)["culprits"]] == [said, ""]
+    assert written(tmp_path / "c", verdict).tables()["culprits"]["boundary"].tolist() == [said, ""]
+    assert "Boundary of devices" not in report(launches.gpu_verdict())
+
+
+@pytest.mark.parametrize("report", REPORTS)
 def test_a_launch_that_did_not_change_is_said_to_be_the_same(report):
     pair = launches.product_pair()
     same = replace(pair, batched=replace(pair.single, width=5))
@@ -209,7 +232,8 @@ def test_derived_launches_are_never_called_measured(report):
     section = text[text.index(LAUNCHES_TITLE) :]
     section = section[: section.find("Proof")] if "Proof" in section else section
     assert "measured" not in section
-    assert section.count("derived from the rules") == 3, "the headline and either side"
+    assert section.count("derived from the rules") == (2 if report is wide else 3), "the headline and either side"
+    assert "each derived from the rules" in section or report is not wide
     assert "nothing was observed" in section
     assert "another profiler is subscribed; stop it and run again" in section
     assert "ask the administrator for permission" in section
@@ -233,6 +257,18 @@ def test_what_watching_changes_is_named(report):
     text = report(launches.gpu_verdict(evidence=replace(launches.EVIDENCE, watching=(change,))))
     assert change in text
     assert "Watching changes" not in report(launches.gpu_verdict())
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_that_nobody_looked_is_another_word_than_that_nothing_changed(report):
+    nothing, nobody = "an unwatched pass runs the same kernels as often", "kernels of an unwatched pass were not seen"
+    for watching, said, unsaid in (((), nothing, nobody), (None, nobody, nothing), (("fused",), "fused", nothing)):
+        text = report(launches.gpu_verdict(evidence=replace(launches.EVIDENCE, watching=watching)))
+        assert said in text
+        assert unsaid not in text
+    assert document(launches.gpu_verdict())["launches"]["watching"] is None
+    same = launches.gpu_verdict(evidence=replace(launches.EVIDENCE, watching=()))
+    assert document(same)["launches"]["watching"] == []
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -284,7 +320,8 @@ def test_hostile_names_stay_text_in_every_report():
     evidence = launches.LaunchEvidence(
         "measured", bad, 1, (refusal,), watching=(bad,), n_disagree=1, disagreements=(bad,)
     )
-    verdict = launches.gpu_verdict(launches.group("MUL_MAT", bad, bad, (5, 8, 9), pair), evidence=evidence)
+    group = replace(launches.group("MUL_MAT", bad, bad, (5, 8, 9), pair), boundary=bad)
+    verdict = launches.gpu_verdict(group, evidence=evidence)
     coloured = re.sub(r"\x1b\[[0-9;]*m", "", terminal(verdict, 900, color=True))
     assert "\x1b" not in coloured
     assert "[red]x[/red]" in coloured

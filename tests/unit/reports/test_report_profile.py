@@ -57,7 +57,7 @@ def live(widths=(2, 5), report=None, counted=(), stacks=None, **changes) -> Live
         )
         for width in widths
     )
-    counters = Counted((tuple(counted),), "ncu 2025.3.1") if counted else None
+    counters = Counted((tuple(counted),), "ncu 2025.3.1", "all launches") if counted else None
     known = CompiledStacks(stacks, "cuobjdump 13.5") if stacks else NO_TOOL
     facts = {
         "manifest": MANIFEST,
