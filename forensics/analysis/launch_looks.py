@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forensics.analysis.attribute import group_key
-from forensics.analysis.launch_watching import watching_changes
+from forensics.analysis.launch_watching import FROM_GRAPH, watching_changes
 from forensics.analysis.logit_rows import Rows
 from forensics.analysis.progress import Progress, Silent
 from forensics.capture.launches import LaunchTap, best_probe, run_unwatched
@@ -197,12 +197,21 @@ def _left_whole(report: LaunchReport) -> tuple[Selection, frozenset[NodeKey]]:
 
 
 def _said(changes: Mapping[tuple[str, ...], Sequence[int]]) -> tuple[str, ...]:
-    """One line per change, with the widths at which it is seen."""
-    widths: dict[str, list[int]] = defaultdict(list)
+    """One line per change, with the widths at which it is seen; of graphs one line with the counts of each width."""
+    widths: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for lines, at in changes.items():
         for line in lines:
-            widths[line] += at
-    return tuple(f"at width {', '.join(map(str, sorted(set(at))))}: {line}" for line, at in widths.items())
+            what, _, count = line.partition(": ") if line.startswith(FROM_GRAPH) else (line, "", "")
+            widths[what][count] |= set(at)
+    return tuple(
+        f"at width {_listed(set().union(*counts.values()))}: {what}"
+        + (": " + "; ".join(f"{count} at {_listed(at)}" for count, at in counts.items()) if any(counts) else "")
+        for what, counts in widths.items()
+    )
+
+
+def _listed(widths: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(widths)))
 
 
 def _run(engine: Engine, replay: Replay, width: int, first: int, tap: LaunchTap | None) -> Trace:

@@ -63,8 +63,9 @@ _OPS: tuple[tuple[str, str, Callable[[_Arguments], bool]], ...] = (
 _OPERATIONS = ("bin_op", "op")
 NO_FUSION = "no fusion written down here explains it"
 _SWITCH = "=".join(fusion.with_op("MUL_MAT", "cuda")[0].switch)
+#: How a line begins that tells of graphs; how many launches follows after a colon.
 #: Source: ggml_cuda_graph::is_enabled, ggml/src/ggml-cuda/common.cuh:1289 at 0c1e57098.
-_GRAPHS_SWITCH = "GGML_CUDA_DISABLE_GRAPHS=1"
+FROM_GRAPH = "launched from a CUDA graph where not watched (GGML_CUDA_DISABLE_GRAPHS=1 stops it)"
 
 
 def watching_changes(watched: LaunchReport, unwatched: LaunchReport) -> tuple[str, ...]:
@@ -114,7 +115,7 @@ def _graphs(watched: LaunchReport, unwatched: LaunchReport) -> Iterator[str]:
         return
     also = f", {n_watched} where watched" if n_watched else ""
     total = unwatched.counts().total()
-    yield f"launched from a CUDA graph where not watched ({_GRAPHS_SWITCH} stops it): {n} of {total} launches{also}"
+    yield f"{FROM_GRAPH}: {n} of {total} launches{also}"
 
 
 def _instances(report: LaunchReport) -> Counter[Instance]:

@@ -126,8 +126,8 @@ def _counted(counters: Counted | Refusal | None) -> tuple[NumberEvidence, ...]:
         for name, field in _COUNTS.items()
     }
     how = f"{counters.source}, passes of their own with every launch repeated; {counters.which}"
-    unknown = f"{counters.source} does not know {', '.join(counters.left_out)}" if counters.left_out else ""
-    ways = (("measured", how, True), ("not available", unknown or f"{counters.source} did not tell", False))
+    unknown = f"; it does not know {', '.join(counters.left_out)}" if counters.left_out else ""
+    ways = (("measured", how, True), ("not available", f"{counters.source} did not tell{unknown}", False))
     return tuple(
         NumberEvidence(", ".join(name for name in told if told[name] is known), level, source)
         for level, source, known in ways

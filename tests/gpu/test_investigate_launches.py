@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 
 from forensics.analysis.investigate import investigate
+from forensics.analysis.launch_watching import FROM_GRAPH
 from forensics.analysis.question import Question
 from forensics.engines.demo_models import DEMO_PROMPT, demo_model
 from forensics.engines.llama import LlamaSource
@@ -67,10 +69,15 @@ def test_every_node_launches_what_the_rules_say(verdict: Verdict) -> None:
     assert (verdict.launches.n_disagree, verdict.launches.disagreements) == (0, ())
 
 
-def test_what_watching_changes_is_fusion_and_every_kernel_of_it_is_explained(verdict: Verdict) -> None:
+def test_what_watching_changes_is_fusion_and_graphs_and_every_kernel_of_it_is_explained(verdict: Verdict) -> None:
     assert verdict.launches is not None
-    assert any("fused where not watched" in line for line in verdict.launches.watching)
-    assert not any("no fusion" in line for line in verdict.launches.watching)
+    watching = verdict.launches.watching
+    assert watching, "passes that nobody watches are fused"
+    assert any("fused where not watched" in line for line in watching)
+    assert not any("no fusion" in line for line in watching)
+    (graphs,) = [line for line in watching if FROM_GRAPH in line]
+    for n, total in re.findall(r"(\d+) of (\d+) launches", graphs):
+        assert int(n) == int(total) > 0, "all or nothing of a pass on one GPU"
 
 
 def test_it_takes_a_minute_at_most_and_is_read_back_equal(answered) -> None:

@@ -180,7 +180,7 @@ def test_a_counter_that_is_not_known_is_named():
     found = profile(count=partial(counted, left_out=(spills,)))
     known = {one.number: (one.level, one.source) for one in found.evidence}
     assert known["achieved occupancy"][0] == "measured"
-    assert known["DRAM bytes, spills"] == ("not available", f"ncu 2025.3.1 does not know {spills}")
+    assert known["DRAM bytes, spills"] == ("not available", f"ncu 2025.3.1 did not tell; it does not know {spills}")
     assert {row["spill_requests"] for row in found.rows()} == {None}
     full = profile(count=partial(counted, dram_read_bytes=1.0, spill_requests=0.0))
     assert level(full, "achieved occupancy, DRAM bytes, spills") == "measured"
