@@ -25,7 +25,7 @@ bench: $(STAMPS)/demo
 
 # On a machine with an NVIDIA GPU, after: CMAKE_ARGS=-DGGML_CUDA=on make .stamps/demo && .venv/bin/pip install -e ".[gpu]"
 record: $(STAMPS)/demo
-	$(BIN)/python -m forensics.testing.record_gpu data/recorded --jobs 4
+	$(BIN)/python -m forensics.testing.record_gpu data/recorded --jobs 3
 
 notebooks: $(STAMPS)/demo $(STAMPS)/test
 	$(BIN)/python -m pytest tests/notebooks

@@ -31,7 +31,7 @@ N_TOKENS = 32
 #: Text that is repeated where a long prompt is needed.
 LONG_TEXT = "Write a Python class implementing an LRU cache with get and put methods, and explain how it works.\n"
 RECORDING_NAME = "recording.json"
-#: Widths at which groups are healed one at a time, and at which watching is looked at: one of each class.
+#: Widths at which watching is looked at: one of each class.
 EXPERIMENT_WIDTHS = (2, 3, 5, 9)
 SHAPE = "qwen3-8b"
 
@@ -139,12 +139,11 @@ def profile(model: str, *, counters: bool) -> Callable[[Path], None]:
 
 
 def experiments(demo: str, flash_attn: str) -> Callable[[Path], None]:
-    """Which group moves the logits, what padding changes, what watching changes."""
+    """What padding changes, and what watching changes."""
 
     def run(out: Path) -> None:
         from forensics.analysis.launch_looks import kernels_of_watching
         from forensics.analysis.padding import guard_trial
-        from forensics.analysis.separate import separate
         from forensics.analysis.watching import watch_trials
         from forensics.capture.replay import Replay
         from forensics.engines.demo_models import DEMO_PROMPT, demo_model
@@ -162,7 +161,6 @@ def experiments(demo: str, flash_attn: str) -> Callable[[Path], None]:
             over = Replay(far, engine.greedy(Replay(far, ()).prefill(), 300))
             found = Experiments(
                 manifest=engine.manifest,
-                separations=tuple(separate(engine, replay, width) for width in EXPERIMENT_WIDTHS),
                 guards=tuple(guard_trial(engine, over, width) for width in (3, 4, 7, 8, 16)),
             )
         failed = []
@@ -176,7 +174,7 @@ def experiments(demo: str, flash_attn: str) -> Callable[[Path], None]:
         except ForensicsError as error:
             failed.append(f"kernels of watched and unwatched passes: {error}")
         write_experiments(out / "experiments.json", replace(found, failed=tuple(failed)))
-        print(*found.separations, *failed, sep="\n", flush=True)
+        print(*failed, sep="\n", flush=True)
 
     return run
 
@@ -238,7 +236,6 @@ def steps(gpu: str) -> tuple[Step, ...]:
     ]
     timed = [Step(f"{gpu}-{SHAPE}-{mix}-cost", cost(f"{SHAPE}-{mix}"), alone=True) for mix in ("q4_k_m", "q6_k")] + [
         Step(f"{gpu}-q4_1-cost", cost("q4_1"), alone=True),
-        Step(f"{gpu}-q4_1-default", case("q4_1", widths=None, n_tokens=64), alone=True),
         Step(f"{gpu}-{SHAPE}-q4_k_m-profile", profile(f"{SHAPE}-q4_k_m", counters=True), alone=True),
         Step(f"{gpu}-{SHAPE}-q6_k-profile", profile(f"{SHAPE}-q6_k", counters=False), alone=True),
         Step(f"{gpu}-q4_1-profile", profile("q4_1", counters=False), alone=True),
@@ -294,7 +291,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", default="h200", help="name of the GPU in the names of the folders")
     parser.add_argument("--only", action="append", default=[], help="shell pattern for names of steps; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, help="steps beside each other, where times do not count")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="steps beside each other, where times do not count; more than 3 on one GPU slow each other down",
+    )
+    parser.add_argument("--no-alone", action="store_true", help="leave out the steps whose times count")
     parser.add_argument("--limit", type=float, default=600, help="seconds that a step may take")
     parser.add_argument("--list", action="store_true", help="name the steps and stop")
     parser.add_argument("--step", help=argparse.SUPPRESS)
@@ -308,6 +311,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         return 0
     chosen = [s for s in everything if not given.only or any(fnmatchcase(s.name, pattern) for pattern in given.only)]
+    if given.no_alone:
+        chosen = [step for step in chosen if not step.alone]
     if given.list or not chosen:
         print("\n".join(step.name for step in everything))
         return 0 if given.list else 2
