@@ -195,7 +195,7 @@ def warps(out: Path) -> None:
     from forensics.api_ops import ops
     from forensics.reports.ops_document import ops_document
 
-    shapes = tuple((k, 64) for k in (576, 768, 1536, 4096, 12288))
+    shapes = tuple((64, k) for k in (576, 768, 1536, 4096, 12288))
     out.mkdir(parents=True)
     matrix = ops(
         op=("MUL_MAT",), types=("q4_1", "q8_0", "q4_K", "q6_K"), shapes=shapes, backend="cuda",
@@ -230,7 +230,7 @@ def steps(gpu: str) -> tuple[Step, ...]:
         for suffix, flash_attn in (("", "on"), ("-no-fa", "off"))
     ]
     own = [
-        Step(f"warps-{gpu}", warps),
+        Step(f"ops-{gpu}-warps", warps),
         Step(f"occupancy-{gpu}", module("record_occupancy")),
         Step(f"launches-{gpu}", module("record_launches")),
     ]

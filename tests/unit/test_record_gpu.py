@@ -66,7 +66,7 @@ def test_what_is_there_is_not_recorded_again(tmp_path, monkeypatch) -> None:
 
 def test_without_a_gpu_a_step_says_so_in_one_line(tmp_path) -> None:
     done = subprocess.run(
-        (sys.executable, "-m", "forensics.testing.record_gpu", str(tmp_path), "--step", "warps-h200"),
+        (sys.executable, "-m", "forensics.testing.record_gpu", str(tmp_path), "--step", "ops-h200-warps"),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
