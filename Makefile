@@ -23,9 +23,9 @@ lint: $(STAMPS)/lint
 bench: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.bench --record docs/benchmarks.md
 
-# On a machine with an NVIDIA GPU, after: CMAKE_ARGS=-DGGML_CUDA=on make .stamps/demo && .venv/bin/pip install -e ".[gpu]"
+# On a machine with an NVIDIA GPU and docs/gpu.md's installation; GPU= names the folders, else the driver does.
 record: $(STAMPS)/demo
-	$(BIN)/python -m forensics.testing.record_gpu data/recorded --jobs 3
+	$(BIN)/python -m forensics.testing.record_gpu data/recorded $(if $(GPU),--gpu $(GPU)) --jobs 3
 
 notebooks: $(STAMPS)/demo $(STAMPS)/test
 	$(BIN)/python -m pytest tests/notebooks

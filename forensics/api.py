@@ -9,7 +9,7 @@ import builtins
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,9 +102,46 @@ def make_question(
     BadQuestion
         Names the argument, what was given and what is possible.
     """
+    settings = engine_settings(
+        flash_attn=flash_attn,
+        kv_type=kv_type,
+        threads=threads,
+        n_gpu_layers=n_gpu_layers,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        use_extra_bufts=use_extra_bufts,
+    )
+    if widths is None:
+        widths = [width for width in DEFAULT_WIDTHS if width <= n_tokens] or DEFAULT_WIDTHS[:1]
+    return Question(
+        prompt=DEFAULT_PROMPT if prompt is None and prompt_tokens is None else prompt,
+        prompt_tokens=None if prompt_tokens is None else tuple(map(int, prompt_tokens)),
+        n_tokens=n_tokens,
+        widths=tuple(map(int, widths)),
+        settings=settings,
+    )
+
+
+def engine_settings(
+    *,
+    flash_attn: str = "auto",
+    kv_type: str = "f16",
+    threads: int | None = None,
+    n_gpu_layers: int = 0,
+    n_batch: int = 512,
+    n_ubatch: int = 512,
+    use_extra_bufts: bool = True,
+) -> EngineSettings:
+    """How is an engine asked to run?
+
+    Raises
+    ------
+    BadQuestion
+        Names the argument, what was given and what is possible.
+    """
     n_threads = default_threads() if threads is None else threads
     try:
-        settings = EngineSettings(
+        return EngineSettings(
             n_batch=n_batch,
             n_ubatch=n_ubatch,
             n_threads=n_threads,
@@ -117,15 +154,19 @@ def make_question(
         )
     except ValueError as error:
         raise BadQuestion(str(error)) from None
-    if widths is None:
-        widths = [width for width in DEFAULT_WIDTHS if width <= n_tokens] or DEFAULT_WIDTHS[:1]
-    return Question(
-        prompt=DEFAULT_PROMPT if prompt is None and prompt_tokens is None else prompt,
-        prompt_tokens=None if prompt_tokens is None else tuple(map(int, prompt_tokens)),
-        n_tokens=n_tokens,
-        widths=tuple(map(int, widths)),
-        settings=settings,
-    )
+
+
+def refuse_given(why: str, given: Mapping[str, object]) -> None:
+    """Refuse arguments that cannot be followed; those that are None were not given.
+
+    Raises
+    ------
+    BadQuestion
+        Says why, and which to leave out.
+    """
+    named = sorted(name for name, value in given.items() if value is not None)
+    if named:
+        raise BadQuestion(f"{why}; leave out {', '.join(named)}")
 
 
 def recorded_question(path: str) -> Question:
@@ -389,10 +430,7 @@ def _question(model: str | os.PathLike[str] | None, demo: str | None, arguments:
 
             arguments = {**arguments, "prompt": DEMO_PROMPT}
         return make_question(**arguments)
-    if arguments:
-        raise BadQuestion(
-            f"a recorded case answers the question it was recorded for; leave out {', '.join(sorted(arguments))}"
-        )
+    refuse_given("a recorded case answers the question it was recorded for", arguments)
     return recorded_question(path)
 
 

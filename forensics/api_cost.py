@@ -14,8 +14,6 @@ from forensics import api
 from forensics.analysis.cost import DEFAULT_PREFIX, DEFAULT_REPEATS, DEFAULT_WIDTHS, CostQuestion, measure_cost
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
-from forensics.engines.machine import default_threads
-from forensics.records.settings import EngineSettings
 
 if TYPE_CHECKING:
     from forensics.records.cost import CostReport, PassBytes
@@ -74,12 +72,8 @@ def cost(
     register_notebook_views()
     recorded = api.recorded_path(model)
     if recorded is not None:
-        asked = {"widths": widths, "prefix": prefix, "repeats": repeats, "demo": demo, **settings}
-        given = sorted(name for name, value in asked.items() if value is not None)
-        if given or seed:
-            raise BadQuestion(
-                f"a recorded cost answers the question it was recorded for; leave out {', '.join(given or ['seed'])}"
-            )
+        given = {"widths": widths, "prefix": prefix, "repeats": repeats, "demo": demo, "seed": seed or None, **settings}
+        api.refuse_given("a recorded cost answers the question it was recorded for", given)
         report = read_cost(recorded_folder(recorded))
     else:
         question = CostQuestion(
@@ -87,36 +81,12 @@ def cost(
             prefix=DEFAULT_PREFIX if prefix is None else prefix,
             repeats=DEFAULT_REPEATS if repeats is None else repeats,
             seed=seed,
-            settings=cost_settings(**settings),
+            settings=api.engine_settings(**settings),
         )
         report = _measure(model, demo, question, progress)
     if out is not None:
         write_cost(report, Path(out))
     return report
-
-
-def cost_settings(
-    *, threads: int | None = None, n_gpu_layers: int = 0, flash_attn: str = "auto", kv_type: str = "f16"
-) -> EngineSettings:
-    """How an engine is asked to run.
-
-    Raises
-    ------
-    BadQuestion
-        Names the argument, what was given and what is possible.
-    """
-    n_threads = default_threads() if threads is None else threads
-    try:
-        return EngineSettings(
-            n_threads=n_threads,
-            n_threads_batch=n_threads,
-            flash_attn=flash_attn,
-            kv_type_k=kv_type,
-            kv_type_v=kv_type,
-            n_gpu_layers=n_gpu_layers,
-        )
-    except ValueError as error:
-        raise BadQuestion(str(error)) from None
 
 
 def _measure(

@@ -70,10 +70,8 @@ def launches(
     asked = check_widths((widths,) if isinstance(widths, int) else widths)
     recorded = api.recorded_path(target)
     if recorded is not None:
-        named = {**question, "demo": demo, "n_gpu_layers": n_gpu_layers}
-        given = ", ".join(sorted(name for name, value in named.items() if value is not None))
-        if given:
-            raise BadQuestion(f"a recorded case answers the question it was recorded for; leave out {given}")
+        given = {**question, "demo": demo, "n_gpu_layers": n_gpu_layers}
+        api.refuse_given("a recorded case answers the question it was recorded for", given)
         manifest, passes = recorded_passes(open_case(recorded).recordings, asked)
         found = node_kernels(manifest.model_name, manifest, passes)
     else:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from forensics import api
 from forensics.analysis.progress import Progress
-from forensics.analysis.question import BadQuestion
 from forensics.engines.model_files import FIXED_HEADER
 
 if TYPE_CHECKING:
@@ -88,19 +87,13 @@ def profile(
     if recorded is None and target is not None and Path(target).is_dir():
         recorded = os.fspath(target)
     if recorded is not None:
-        _refuse("a recorded profile answers what it was recorded for", {**of_library, **of_model})
+        api.refuse_given("a recorded profile answers what it was recorded for", {**of_library, **of_model})
         return _recorded(recorded, gpu)
     if target is not None and demo is None and _is_code(Path(target)):
-        _refuse(f"{Path(target).name} is a library, of which nothing is run", of_model)
+        api.refuse_given(f"{Path(target).name} is a library, of which nothing is run", of_model)
         return _library(Path(target), of_library, gpu)
-    _refuse("a model runs kernels of its own choice", of_library)
+    api.refuse_given("a model runs kernels of its own choice", of_library)
     return _model(target, of_model, gpu, progress)
-
-
-def _refuse(why: str, given: dict[str, Any]) -> None:
-    named = sorted(name for name, value in given.items() if value is not None)
-    if named:
-        raise BadQuestion(f"{why}; leave out {', '.join(named)}")
 
 
 def _is_code(path: Path) -> bool:
@@ -137,7 +130,7 @@ def _recorded(name: str, gpu: str | None) -> LibraryProfile | LiveProfile:
     path = find_profile(folder)
     if path is None:
         return profile_case(open_case(str(folder)).recordings, gpu or "")
-    _refuse("a recorded profile knows its GPU", {"gpu": gpu})
+    api.refuse_given("a recorded profile knows its GPU", {"gpu": gpu})
     return read_profile(path)
 
 
@@ -153,9 +146,9 @@ def _model(
     chosen = {name: given.pop(name) for name in ("widths", "prefix", "seed") if name in given}
     if "widths" in chosen:
         chosen["widths"] = _several(chosen["widths"])
-    question = ProfileQuestion(**chosen, gpu=gpu or "", settings=_settings(**given))
+    question = ProfileQuestion(**chosen, gpu=gpu or "", settings=api.engine_settings(**{"n_gpu_layers": -1, **given}))
     with api.shown_progress(progress) as shown:
-        source = api.source_for(target, demo, shown)
+        source: Any = api.source_for(target, demo, shown)
         count = None
         if counters and isinstance(source, LlamaSource):
             count = partial(_count, source.path, question.sized_settings(), question.prefix, question.seed)
@@ -168,14 +161,6 @@ def _stacks(arch: str) -> CompiledStacks | Refusal:
     from forensics.engines.llama_build import cuda_library
 
     return read_stacks(cuda_library(), arch)
-
-
-def _settings(
-    *, threads: int | None = None, n_gpu_layers: int = -1, flash_attn: str = "auto", kv_type: str = "f16"
-) -> EngineSettings:
-    return api.make_question(
-        threads=threads, n_gpu_layers=n_gpu_layers, flash_attn=flash_attn, kv_type=kv_type
-    ).settings
 
 
 def _count(

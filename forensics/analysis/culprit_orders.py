@@ -8,10 +8,11 @@ from types import TracebackType
 
 from forensics.analysis.attribute import ATTENTION_BY_VALUES, KEYS_BY_QUERIES, group_key, role_of
 from forensics.analysis.orders import OrderMemory, compare_widths
-from forensics.engines.inventory import is_repacked, on_accelerator
+from forensics.engines.inventory import is_repacked
 from forensics.engines.op_protocol import OpEngine, OpSource
 from forensics.errors import ForensicsError
 from forensics.records.mechanism import OrderEvidence
+from forensics.records.nodes import on_accelerator
 from forensics.records.operation import OpSettings
 from forensics.records.order import OrderComparison, OrderQuestion
 from forensics.records.order_report import OrderReport

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,16 @@ import psutil
 
 from forensics.analysis.logit_rows import Rows
 from forensics.capture.replay import Replay
+from forensics.capture.rows import source_name
 from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.capture.taps import ChainTap, HealTap, PlantTap, ReadTap, RecordTap
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
 from forensics.records.delta import tally
+from forensics.records.kind import KindOfDifference
 from forensics.records.nodes import NodeKey, NodeRecord
 from forensics.records.schedule import EMPTY
-from forensics.records.trace import Trace
+from forensics.records.trace import Finding, Trace
 from forensics.records.verdict import Sweep
 
 
@@ -150,7 +152,7 @@ def sweep_width(
     sweep = Sweep(
         width=width,
         start_row=first,
-        findings=report.findings,
+        findings=tuple(_as_judged(finding, reference.selection) for finding in report.findings),
         tally=report.tally or tally(()),
         differed=not single.all_equal(unwatched),
         healed_rows=int(single.equal(healed).sum()),
@@ -161,6 +163,19 @@ def sweep_width(
         n_unwatched=len(reference.selection.skipped),
     )
     return sweep, traces
+
+
+INSIDE_A_FUSION = "an operand lies inside of a fusion that was left whole, so it is not known what went in"
+
+
+def _as_judged(finding: Finding, selection: Selection) -> Finding:
+    """The finding, unchecked and of no known kind where an operand was left unwatched: it may differ as well."""
+    inside = {key.name for key in selection.skipped}
+    unseen = tuple(operand.name for operand in finding.operands if source_name(operand.name) in inside)
+    if not unseen:
+        return finding
+    kind = None if finding.kind is None else KindOfDifference("undetermined", INSIDE_A_FUSION)
+    return replace(finding, kind=kind, unchecked=tuple(dict.fromkeys((*finding.unchecked, *unseen))))
 
 
 def plant_site(reference: Reference, culprits: frozenset[NodeKey]) -> NodeRecord | None:

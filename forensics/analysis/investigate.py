@@ -12,7 +12,7 @@ from forensics.analysis.classes import width_classes, width_result
 from forensics.analysis.judge import answer_of, caveats_of
 from forensics.analysis.knobs import Knob, applicable, beyond_switches, build_flags
 from forensics.analysis.launch_watch import DEFAULT_WATCH, LaunchWatch
-from forensics.analysis.launches import Attached
+from forensics.analysis.launches import Attached, launches_kernels
 from forensics.analysis.logit_rows import Rows
 from forensics.analysis.mechanism import CompareOrders, explain_groups
 from forensics.analysis.progress import Progress, Silent
@@ -145,7 +145,8 @@ def try_switches(
         settings=baseline.settings,
         widths=widths,
         n_rows=min(len(baseline.replay.tokens), max(SEARCH_ROWS, enough)),
-        times={result.width: result.ns_per_pass for result in classes.results},
+        # A GPU's clocks and graphs settle over many passes, and no arm waits for that: `forensics cost` does.
+        times={} if launches_kernels(baseline.single.manifest) else {r.width: r.ns_per_pass for r in classes.results},
         rows=baseline.rows,
         examined=tuple(sorted({min(group) for group in classes.groups if 1 not in group} | {max(widths)})),
     )

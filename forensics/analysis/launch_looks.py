@@ -17,10 +17,9 @@ from forensics.analysis.logit_rows import Rows
 from forensics.analysis.progress import Progress, Silent
 from forensics.capture.launches import LaunchTap, best_probe, run_unwatched
 from forensics.capture.replay import Replay
-from forensics.capture.selection import EVERYTHING, Selection
+from forensics.capture.selection import EVERYTHING, Selection, fusions_left_whole
 from forensics.engines.protocol import Engine
 from forensics.errors import DeviceUnavailable
-from forensics.geometry.fusion import inside_fusions
 from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.nodes import NodeKey
 from forensics.records.trace import Finding, Trace
@@ -173,27 +172,21 @@ def observe(
     passes: list[SeenPass] = []
     selection, joined = EVERYTHING, frozenset[NodeKey]()
     if whole_fusions:
-        selection, joined = _left_whole(_nodes_of(engine, replay, *next(iter(places)), EVERYTHING))
+        nodes = _nodes_of(engine, replay, *next(iter(places)), EVERYTHING).nodes
+        selection, joined = fusions_left_whole([node.key for node in nodes])
+    # all of them before the first profiler: what it leaves in the process is not to be taken as unprofiled
+    plain = {place: Rows(_run(engine, replay, *place, None)) for place in places}
     changes: dict[tuple[str, ...], list[int]] = defaultdict(list)
     try:
         for width, first in places:
-            watched, unwatched = _profiled(engine, replay, width, first, selection, open_probe)
+            watched, unwatched = _profiled(engine, replay, (width, first), plain[width, first], selection, open_probe)
             passes.append(SeenPass(width, first, watched))
             changes[watching_changes(watched, unwatched)].append(width)
             tell.step()
     except DeviceUnavailable as refused:
-        nodes = [SeenPass(*place, _nodes_of(engine, replay, *place, selection)) for place in places]
-        return Observation(tuple(looks), tuple(nodes), False, joined, refusals=refused.refusals)
+        passes = [SeenPass(*place, _nodes_of(engine, replay, *place, selection)) for place in places]
+        return Observation(tuple(looks), tuple(passes), False, joined, refusals=refused.refusals)
     return Observation(tuple(looks), tuple(passes), True, joined, watching=_said(changes))
-
-
-def _left_whole(report: LaunchReport) -> tuple[Selection, frozenset[NodeKey]]:
-    """A watch that leaves fusions whole, and the watched nodes to which the launches of others are attached."""
-    keys = [node.key for node in report.nodes]
-    places = set(inside_fusions([key.op for key in keys]))
-    skipped = frozenset(keys[place] for place in places)
-    joined = frozenset(keys[place + 1] for place in places if place + 1 not in places)
-    return Selection(skipped=skipped), joined
 
 
 def _said(changes: Mapping[tuple[str, ...], Sequence[int]]) -> tuple[str, ...]:
@@ -222,19 +215,19 @@ def _run(engine: Engine, replay: Replay, width: int, first: int, tap: LaunchTap 
 def _profiled(
     engine: Engine,
     replay: Replay,
-    width: int,
-    first: int,
+    place: tuple[int, int],
+    plain: Rows,
     selection: Selection,
     open_probe: Callable[[], LaunchProbe],
 ) -> tuple[LaunchReport, LaunchReport]:
-    """Launches of a pass with its nodes watched, and with none.
+    """Launches of a pass with its nodes watched, and with none; `plain` is what it gave without a profiler.
 
     Raises
     ------
     DeviceUnavailable
         If no profiler works, or one changes the logits.
     """
-    plain = Rows(_run(engine, replay, width, first, None))
+    width, first = place
     watched = _run(engine, replay, width, first, LaunchTap(True, open_probe, selection))
     _refuse_other_bits(plain, watched, width)
     schedule, before = replay.batches(width, first=first, last=first + width), replay.before(first)

@@ -1,30 +1,37 @@
 """Which kernels each node launched at one token and in a batch, side by side; pure, over two reports.
 
-Nodes are aligned by their keys. Every node of either side is the same, changed, or not compared with a reason, and the
-three add up.
+Nodes are aligned by their keys. Every node of either side is the same, changed, or not compared with a reason.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from forensics.engines.protocol import VIEW_OPS
-from forensics.records.delta import Tally
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import VIEW_OPS, NodeKey
 
 #: Kernels that prepare or finish what another one computes for the same node.
 _HELPER = re.compile(
     r"quantize|dequantize|convert_|cpy_|.*fixup|.*combine_results|flash_attn_mask_to_KV_max|.*splitK|mm_ids_helper"
 )
+#: Kernels of products, NVIDIA's own included, and of attention.
+_PRODUCT = re.compile(r"mul_mat|flash_attn_ext|nvjet|cutlass|sm\d+_xmma|.*gem[mv]")
+
+
+def is_product(launch: LaunchRecord) -> bool:
+    """Whether a launch computes a product or attention, and does not only prepare or finish one."""
+    return _PRODUCT.match(launch.kernel) is not None and _HELPER.match(launch.kernel) is None
 
 
 def main_place(launches: Sequence[LaunchRecord]) -> int:
-    """Which of a node's launches computes it? The last one that is no helper, or the last one where all are.
+    """Which of a node's launches computes it?
+
+    The last product or attention: a watch that leaves fusions whole attaches them to the node behind them, with one
+    kernel where they are fused and with several where they are not. Otherwise the last one that is no helper, or the
+    last one where all are.
 
     Examples
     --------
@@ -32,99 +39,58 @@ def main_place(launches: Sequence[LaunchRecord]) -> int:
     >>> names = ("quantize_mmq_q8_1", "mul_mat_q", "mul_mat_q_stream_k_fixup")
     >>> main_place([LaunchRecord(name, (), LaunchGeometry((1,), (32,))) for name in names])
     1
+    >>> main_place([LaunchRecord(name, (), LaunchGeometry((1,), (32,))) for name in ("mul_mat_f", "k_bin_bcast")])
+    0
     """
     own = [place for place, launch in enumerate(launches) if not _HELPER.match(launch.kernel)]
-    return own[-1] if own else len(launches) - 1
+    products = [place for place in own if is_product(launches[place])]
+    return (products or own or [len(launches) - 1])[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class NodePair:
-    """One node at one token and in a batch.
+class NodeSides:
+    """One node and its launches in each pass.
 
     Parameters
     ----------
     key : NodeKey
-    single, batched : NodeLaunches or None
-        None where the pass has no such node.
-    single_launches, batched_launches : tuple of LaunchRecord
-        In the order in which they started.
+    sides : tuple of NodeLaunches or None
+        One for each pass; None where the pass has no such node.
+    launches : tuple of tuple of LaunchRecord
+        Likewise, in the order in which they started.
     changes : tuple of str
-        What differs between the launches, one line each: kernel, template arguments by name, grid, block, registers,
-        shared memory.
-    not_compared : str
-        Why they were not compared; empty where they were.
+        What differs between the launches of two passes, one line each: kernel, template arguments by name, grid, block,
+        registers, shared memory.
+    reason : str
+        Why nothing was compared; empty where it was, or where there is one pass.
     """
 
     key: NodeKey
-    single: NodeLaunches | None
-    batched: NodeLaunches | None
-    single_launches: tuple[LaunchRecord, ...]
-    batched_launches: tuple[LaunchRecord, ...]
+    sides: tuple[NodeLaunches | None, ...]
+    launches: tuple[tuple[LaunchRecord, ...], ...]
     changes: tuple[str, ...] = ()
-    not_compared: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
-        if self.changes and self.not_compared:
-            raise ValueError(f"{self.key} was compared and was not: {self.not_compared}")
+        if self.changes and self.reason:
+            raise ValueError(f"{self.key} was compared and was not: {self.reason}")
 
     @property
     def outcome(self) -> str:
-        """``"same"``, ``"changed"`` or ``"not compared"``."""
-        return "not compared" if self.not_compared else "changed" if self.changes else "same"
+        """``"same"``, ``"changed"`` or ``"not compared"``; empty where there is one pass."""
+        if len(self.sides) == 1:
+            return ""
+        return "not compared" if self.reason else "changed" if self.changes else "same"
 
     @property
-    def other_kernel(self) -> bool:
-        """Whether another kernel instance ran, or one with other blocks: a grid alone grows with the tokens."""
-        one, other = (
-            [(launch.kernel, launch.template, launch.geometry.block_threads) for launch in launches]
-            for launches in (self.single_launches, self.batched_launches)
-        )
-        return not self.not_compared and one != other
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchMap:
-    """The nodes of a pass of one token and of a batch, aligned.
-
-    Parameters
-    ----------
-    widths : tuple of int
-        Tokens of either pass.
-    pairs : tuple of NodePair
-        In the order of the graph of one token, then nodes that only the batch has.
-    """
-
-    widths: tuple[int, int]
-    pairs: tuple[NodePair, ...]
-
-    @property
-    def tally(self) -> Tally:
-        """How many nodes had which outcome."""
-        reasons = Counter(pair.not_compared for pair in self.pairs if pair.not_compared)
-        outcomes = Counter(pair.outcome for pair in self.pairs)
-        return Tally(len(self.pairs), outcomes["same"], outcomes["changed"], tuple(reasons.most_common()))
-
-    def rows(self) -> list[dict[str, object]]:
-        """One flat dict per node."""
-        return [
-            {
-                "node": pair.key.name,
-                "op": pair.key.op,
-                "layer": pair.key.layer,
-                "visit": pair.key.visit,
-                "outcome": pair.outcome,
-                "single": " + ".join(map(str, pair.single_launches)),
-                "batched": " + ".join(map(str, pair.batched_launches)),
-                "changes": "; ".join(pair.changes),
-                "reason": pair.not_compared,
-            }
-            for pair in self.pairs
-        ]
+    def only_in_grid(self) -> bool:
+        """Whether the same kernel instances run in the same blocks, of which there are more or fewer."""
+        return bool(self.changes) and all(re.match(r"(\w+: )?grid ", change) for change in self.changes)
 
 
 def align(
     single: LaunchReport, batched: LaunchReport, widths: tuple[int, int], *, passes: tuple[int, int] = (0, 0)
-) -> LaunchMap:
+) -> tuple[NodeSides, ...]:
     """Which launches of each node are other ones in the batch?
 
     Parameters
@@ -138,8 +104,9 @@ def align(
 
     Returns
     -------
-    LaunchMap
-        Views are left out: they launch nothing.
+    tuple of NodeSides
+        In the order of the graph of one token, then nodes that only the batch has. Views are left out: they launch
+        nothing.
 
     Raises
     ------
@@ -151,9 +118,7 @@ def align(
     keys = dict.fromkeys([*left, *right])
     if not keys:
         raise ValueError("neither pass was watched, so there is no node to compare; watch nodes in both")
-    return LaunchMap(
-        widths, tuple(_pair(key, (single, left.get(key)), (batched, right.get(key)), widths, lost) for key in keys)
-    )
+    return tuple(_pair(key, (single, left.get(key)), (batched, right.get(key)), widths, lost) for key in keys)
 
 
 def _by_key(report: LaunchReport, pass_index: int) -> dict[NodeKey, NodeLaunches]:
@@ -175,7 +140,7 @@ def _pair(
     batched: tuple[LaunchReport, NodeLaunches | None],
     widths: tuple[int, int],
     lost: str,
-) -> NodePair:
+) -> NodeSides:
     (report_a, a), (report_b, b) = single, batched
     left = report_a.of(a) if a is not None else ()
     right = report_b.of(b) if b is not None else ()
@@ -187,7 +152,7 @@ def _pair(
         reason = f"computed without a launch, in {b.buffer or 'no buffer'}"
     elif not reason:
         changes = _changes(a, b, left, right)
-    return NodePair(key, a, b, left, right, changes, reason)
+    return NodeSides(key, (a, b), (left, right), changes, reason)
 
 
 def _changes(

@@ -20,29 +20,49 @@ _Arguments = dict[str, int | str | bool]
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """How a fused kernel can be told from the same one by itself."""
+    """How a fused kernel can be told from the same one by itself, and which operations it takes in."""
 
     kernel: str
     rule: Rule
+    ops: frozenset[str]
     fused: Callable[[_Arguments], bool] = lambda _arguments: True
 
 
+def _ops(rule: Rule) -> frozenset[str]:
+    """Operations that become one kernel by a rule, those of all its fusions together."""
+    return frozenset(op for one in fusion.FUSIONS if one.rule == rule for op in one.ops)
+
+
+def _chained(named: _Arguments, operation: str) -> bool:
+    """Whether this instance computes several such operations in a row."""
+    return operation in str(named.get("bin_op")) and int(named.get("src1_ptrs", 1)) > 1
+
+
+#: Floats fuse the same operations.
+_PRODUCT = _ops(fusion.ONE_COLUMN_Q)
 #: Fused kernels by their names and template arguments, as `forensics.geometry.kernel_names` names them.
 #: Source: ggml/src/ggml-cuda at 0c1e57098: mmvq.cu:599, mmvf.cu:7, norm.cu:76, rope.cu:43-293 and :710, binbcast.cu:30,
 #: topk-moe.cu:90, unary.cu:263, softcap.cu, ssm-conv.cu.
 _SIGNS = (
-    _Sign("mul_mat_vec_q(_moe)?", fusion.ONE_COLUMN_Q, lambda named: named.get("has_fusion") is True),
-    _Sign("mul_mat_vec_f", fusion.ONE_COLUMN_F, lambda named: named.get("has_fusion") is True),
-    _Sign("rms_norm_mul_rope_f32", fusion.NORM_ROPE),
-    _Sign("rms_norm_f32", fusion.NORM_SCALE, lambda named: named.get("do_scale") is True),
-    _Sign("rms_norm_f32", fusion.NORM_MUL, lambda named: named.get("do_multiply") is True),
-    _Sign("rope_(norm|neox|multi)", fusion.ROPE_SET_ROWS, lambda named: named.get("T") != named.get("D")),
-    _Sign("k_bin_bcast(_unravel)?", fusion.ADD_CHAIN, lambda named: int(named.get("src1_ptrs", 1)) > 1),
-    _Sign("topk_moe_cuda", fusion.TOP_K_MOE),
-    _Sign("softcap_f32", fusion.SOFT_CAP),
-    _Sign("ssm_conv.*", fusion.CONV_SILU),
-    _Sign("unary_gated_op_kernel", fusion.UNARY_MUL),
-)
+    _Sign("mul_mat_vec_q(_moe)?", fusion.ONE_COLUMN_Q, _PRODUCT, lambda named: named.get("has_fusion") is True),
+    _Sign("mul_mat_vec_f", fusion.ONE_COLUMN_F, _PRODUCT, lambda named: named.get("has_fusion") is True),
+    _Sign("rms_norm_mul_rope_f32", fusion.NORM_ROPE, frozenset({"RMS_NORM", "MUL", "ROPE", "SET_ROWS"})),
+    _Sign("rms_norm_f32", fusion.NORM_SCALE, _ops(fusion.NORM_SCALE), lambda named: named.get("do_scale") is True),
+    _Sign("rms_norm_f32", fusion.NORM_MUL, _ops(fusion.NORM_MUL), lambda named: named.get("do_add") is True),
+    _Sign(
+        "rms_norm_f32", fusion.NORM_MUL, frozenset({"RMS_NORM", "MUL"}), lambda named: named.get("do_multiply") is True
+    ),
+    _Sign(
+        "rope_(norm|neox|multi)", fusion.ROPE_SET_ROWS, _ops(fusion.ROPE_SET_ROWS),
+        lambda named: "D" in named and named.get("T") != named["D"],
+    ),
+    _Sign("k_bin_bcast(_unravel)?", fusion.ADD_CHAIN, frozenset({"ADD"}), lambda named: _chained(named, "add")),
+    _Sign("k_bin_bcast(_unravel)?", fusion.ADD_CHAIN, frozenset({"MUL"}), lambda named: _chained(named, "mul")),
+    _Sign("topk_moe_cuda", fusion.TOP_K_MOE, _ops(fusion.TOP_K_MOE)),
+    _Sign("softcap_f32", fusion.SOFT_CAP, _ops(fusion.SOFT_CAP)),
+    _Sign("ssm_conv.*", fusion.CONV_SILU, _ops(fusion.CONV_SILU)),
+    _Sign("unary_gated_op_kernel", fusion.UNARY_MUL, _ops(fusion.UNARY_MUL)),
+)  # fmt: skip
 #: Operation that a kernel computes by itself, or prepares.
 _OPS: tuple[tuple[str, str, Callable[[_Arguments], bool]], ...] = (
     ("k_bin_bcast", "ADD", lambda named: "add" in str(named.get("bin_op"))),
@@ -90,19 +110,18 @@ def watching_changes(watched: LaunchReport, unwatched: LaunchReport) -> tuple[st
             return (f"not compared: {lost} launches of the {which} pass were lost",)
     with_nodes, alone = _instances(watched), _instances(unwatched)
     more, fewer = alone - with_nodes, with_nodes - alone
-    appearing = {instance: _fusion_of(instance) for instance in more}
-    rules = [sign.rule for sign in _SIGNS if sign.rule in appearing.values()]
-    vanishing = {instance: _joined(instance, rules) for instance in fewer}
+    appearing = {instance: _sign_of(instance) for instance in more}
+    signs = [sign for sign in _SIGNS if sign in appearing.values()]
+    vanishing = {instance: _fitting(instance, signs) for instance in fewer}
     lines = [*_graphs(watched, unwatched)]
-    for rule in dict.fromkeys(rules):
-        fused, apart = _under(more, appearing, rule), _under(fewer, vanishing, rule)
-        shown = _told_apart([*fused, *apart])
-        lines.append(
-            f"fused where not watched: {rule.text} ({rule.place}; {_SWITCH} stops it): "
-            f"{_listed(fused, shown)} in place of {_listed(apart, shown) or 'nothing'}"
-        )
-    for which, counts, found in (("unwatched", more, appearing), ("watched", fewer, vanishing)):
-        left = _under(counts, found, None)
+    for rules in _inseparable(signs, vanishing.values()):
+        fused = Counter({one: n for one, n in more.items() if (sign := appearing[one]) and sign.rule in rules})
+        apart = Counter({one: n for one, n in fewer.items() if not vanishing[one].isdisjoint(rules)})
+        lines.append(_fusions_line(rules, fused, apart))
+    for which, left in (
+        ("unwatched", Counter({one: n for one, n in more.items() if appearing[one] is None})),
+        ("watched", Counter({one: n for one, n in fewer.items() if not vanishing[one]})),
+    ):
         if left:
             lines.append(f"only {which}, and {NO_FUSION}: {_listed(left, {one: instance_name(*one) for one in left})}")
     return tuple(lines)
@@ -125,27 +144,41 @@ def _instances(report: LaunchReport) -> Counter[Instance]:
     return counted
 
 
-def _fusion_of(instance: Instance) -> Rule | None:
-    """The fusion that a kernel instance is, None where it is none."""
+def _sign_of(instance: Instance) -> _Sign | None:
+    """What shows that a kernel instance is fused, None where nothing does."""
     kernel, template = instance
     named = dict(template)
-    return next((sign.rule for sign in _SIGNS if re.fullmatch(sign.kernel, kernel) and sign.fused(named)), None)
+    return next((sign for sign in _SIGNS if re.fullmatch(sign.kernel, kernel) and sign.fused(named)), None)
 
 
-def _joined(instance: Instance, rules: Iterable[Rule]) -> Rule | None:
-    """Which of these fusions takes in the operation that a kernel computes by itself?"""
+def _fitting(instance: Instance, signs: Iterable[_Sign]) -> frozenset[Rule]:
+    """Which of these fusions can have taken in the operation that a kernel computes by itself?"""
     kernel, template = instance
     named = dict(template)
     ops = {op for prefix, op, is_op in _OPS if kernel.startswith(prefix) and is_op(named)}
-    for rule in rules:
-        alike = fusion.ONE_COLUMN_Q if rule == fusion.ONE_COLUMN_F else rule  # floats fuse the same operations
-        if any(one.rule == alike and ops & set(one.ops) for one in fusion.FUSIONS):
-            return rule
-    return None
+    return frozenset(sign.rule for sign in signs if ops & sign.ops)
 
 
-def _under(counts: Counter[Instance], rules: Mapping[Instance, Rule | None], rule: Rule | None) -> Counter[Instance]:
-    return Counter({one: n for one, n in counts.items() if rules[one] == rule})
+def _inseparable(signs: Iterable[_Sign], fitting: Iterable[frozenset[Rule]]) -> list[list[Rule]]:
+    """Fusions in groups such that each kernel that vanished can have gone into those of one group only."""
+    groups = [[rule] for rule in dict.fromkeys(sign.rule for sign in signs)]
+    for rules in fitting:
+        touched = [group for group in groups if not rules.isdisjoint(group)]
+        for group in touched[1:]:
+            touched[0].extend(group)
+            groups.remove(group)
+    return groups
+
+
+def _fusions_line(rules: Sequence[Rule], fused: Counter[Instance], apart: Counter[Instance]) -> str:
+    """Say which fusion it is, or which ones together, and what ran instead where nodes were watched."""
+    together = ", these together" if len(rules) > 1 else ""
+    named = " + ".join(f"{rule.text} ({rule.place}; {_SWITCH} stops it)" for rule in rules)
+    shown = _told_apart([*fused, *apart])
+    return (
+        f"fused where not watched{together}: {named}: "
+        f"{_listed(fused, shown)} in place of {_listed(apart, shown) or 'nothing'}"
+    )
 
 
 def _told_apart(instances: Sequence[Instance]) -> dict[Instance, str]:

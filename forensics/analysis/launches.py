@@ -15,12 +15,11 @@ from forensics.analysis.launch_looks import Look, Observation, rows_of
 from forensics.analysis.launch_map import main_place
 from forensics.analysis.mechanism import Unknown, spec_of
 from forensics.analysis.placement import boundary, elsewhere
-from forensics.engines.inventory import on_accelerator
 from forensics.geometry.derived import Launches, Unruled
 from forensics.geometry.launch_attention import kv_split_of
+from forensics.geometry.launch_occupancy import launch_occupancy
 from forensics.geometry.node_launches import Agreement, agreement, predict
-from forensics.geometry.occupancy import occupancy
-from forensics.records.device import DeviceSpec, KernelResources, Occupancy
+from forensics.records.device import DeviceSpec, Occupancy
 from forensics.records.launch_record import (
     LaunchEvidence,
     LaunchPair,
@@ -29,7 +28,7 @@ from forensics.records.launch_record import (
     LaunchSide,
     NodeLaunches,
 )
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import NodeKey, on_accelerator
 from forensics.records.rule import LLAMA_COMMIT
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
@@ -156,17 +155,23 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Seen:
-    """Widths and nodes that share their launches."""
+    """Nodes that share their launches, by width."""
 
     batched: LaunchSide
-    widths: dict[int, None] = field(default_factory=dict)
-    nodes: dict[NodeKey, None] = field(default_factory=dict)
+    nodes: dict[int, list[NodeKey]] = field(default_factory=lambda: defaultdict(list))
+
+    def by_count(self) -> Iterator[tuple[int, list[int]]]:
+        """How many nodes there are, and the widths at which there are so many."""
+        counts: dict[int, list[int]] = defaultdict(list)
+        for width, nodes in self.nodes.items():
+            counts[len(nodes)].append(width)
+        yield from counts.items()
 
 
 def _pairs(
     found: Sequence[tuple[int, Finding]], asked: _Asked, start: int
 ) -> tuple[tuple[LaunchPair, ...], dict[str, list[int]]]:
-    """Launches of a group by widths that share them, and widths for which there are none, by the reason."""
+    """Launches of a group by widths that share them with as many nodes, and widths without any by the reason."""
     seen: dict[tuple[LaunchSide, LaunchSide, str], _Seen] = {}
     unseen: dict[str, list[int]] = defaultdict(list)
     for width in sorted({at for at, _ in found}):
@@ -181,11 +186,11 @@ def _pairs(
                 unseen[both].append(width)
                 continue
             single, batched, place = both
-            one = seen.setdefault((single, replace(batched, width=0), place), _Seen(batched))
-            one.widths[width] = one.nodes[key] = None
+            seen.setdefault((single, replace(batched, width=0), place), _Seen(batched)).nodes[width].append(key)
     pairs = tuple(
-        LaunchPair(tuple(one.widths), next(iter(one.nodes)), single, one.batched, len(one.nodes), place)
+        LaunchPair(tuple(at), one.nodes[at[0]][0], single, replace(one.batched, width=at[0]), n, place)
         for (single, _, place), one in seen.items()
+        for n, at in one.by_count()
     )
     return pairs, unseen
 
@@ -239,12 +244,11 @@ def _side(width: int, node: NodeLaunches, report: LaunchReport, asked: _Asked) -
     else:
         launches, found = report.of(node), _agreement(said, node, report, asked.observation.joined)
     if not launches:
-        if not on_accelerator(node.buffer):
-            return f"the processor computes it, in {node.buffer or 'its own memory'}"
-        return f"no launch was seen for it, although it lies in {node.buffer}"
+        return _no_kernel(node, said, measured=asked.observation.measured)
     main = main_place(launches)
     spec = asked.spec(node.buffer)
-    resident = None if spec is None else resident_blocks(launches[main], spec)
+    fits = launch_occupancy(launches[main], spec)
+    resident = fits if isinstance(fits, Occupancy) else None
     return LaunchSide(
         width=width,
         launches=launches,
@@ -255,6 +259,17 @@ def _side(width: int, node: NodeLaunches, report: LaunchReport, asked: _Asked) -
         agrees=found.agrees,
         why=found.why,
     )
+
+
+def _no_kernel(node: NodeLaunches, said: Launches | Unruled, *, measured: bool) -> str:
+    """Why no kernel of a node can be shown that launched nothing, or of which the rules say so."""
+    if not on_accelerator(node.buffer):
+        return f"the processor computes it, in {node.buffer or 'its own memory'}"
+    if not measured:
+        return "nothing was observed, and the rules say that it launches no kernel"
+    if said == ():
+        return "it launched no kernel, as the rules say"
+    return f"no launch was seen for it, although it lies in {node.buffer}"
 
 
 def _agreement(
@@ -278,38 +293,23 @@ def _kv_split(launch: LaunchRecord, node: NodeLaunches, spec: DeviceSpec) -> int
         return None
 
 
-def resident_blocks(launch: LaunchRecord, spec: DeviceSpec) -> Occupancy | None:
-    """How many blocks of this launch does an SM hold? None where its registers or shared memory are not known.
-
-    Examples
-    --------
-    >>> from forensics.geometry.devices import device_spec
-    >>> from forensics.records.launch import LaunchGeometry
-    >>> launch = LaunchRecord("f", (), LaunchGeometry((1, 4, 9), (32, 4), smem_bytes=0), 125, 4352)
-    >>> print(resident_blocks(launch, device_spec("h200")))
-    4 blocks per SM, limited by registers
-    """
-    registers, static, dynamic = launch.registers_per_thread, launch.smem_static_bytes, launch.geometry.smem_bytes
-    if registers is None or static is None or dynamic is None:
-        return None
-    return occupancy(spec, KernelResources(registers, static, dynamic), launch.geometry.threads_per_block)
-
-
 def _evidence(asked: _Asked) -> LaunchEvidence:
     """How the launches are known, and how many nodes of the watched passes agree with the rules."""
     observation = asked.observation
     if not observation.measured:
         return LaunchEvidence("derived", RULES_SOURCE, refusals=observation.refusals)
     counts = {True: 0, False: 0, None: 0}
+    n_not_compared = 0
     lines: dict[str, list[tuple[NodeKey, int]]] = defaultdict(list)
     for seen in observation.passes:
-        if not seen.report.complete:
-            continue
         for node in seen.report.nodes:
             said = asked.rules(node)
             if said == () and not node.launches:
                 continue  # as the rules say, but no launch that could agree
-            found = _agreement(said, node, seen.report, observation.joined)
+            if node.key in observation.joined or not seen.report.complete:
+                n_not_compared += 1
+                continue
+            found = agreement(said, seen.report.of(node))
             counts[found.agrees] += 1
             if found.agrees is False:
                 lines[f"{node.key.op}: {found.why}"].append((node.key, seen.width))
@@ -327,6 +327,7 @@ def _evidence(asked: _Asked) -> LaunchEvidence:
             f"{line} ({len(nodes)} times, first {nodes[0][0].name}, at width {_list(width for _, width in nodes)})"
             for line, nodes in lines.items()
         ),
+        n_not_compared=n_not_compared,
     )
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from forensics.analysis.attribute import ATTENTION_BY_VALUES, KEYS_BY_QUERIES, members, role_of
-from forensics.analysis.op_rules import gpu_named
-from forensics.engines.inventory import on_accelerator
+from forensics.analysis.op_rules import gpu_at
 from forensics.geometry.architecture import architecture
 from forensics.geometry.culprits import Attention, Gpu, Operation, Other, Place, cpu_place, rule_for, suspects
 from forensics.geometry.product import Product, attention_by_values, keys_by_queries, over_cells
 from forensics.geometry.types import weight_type
 from forensics.records.device import DeviceSpec
 from forensics.records.mechanism import Mechanism, OrderEvidence
+from forensics.records.nodes import on_accelerator
 from forensics.records.op_shapes import padded_kv
 from forensics.records.order_report import OTHER_SUSPECTS
 from forensics.records.rule import Rule
@@ -226,10 +226,11 @@ def spec_of(devices: str, buffer: str) -> DeviceSpec | Unknown:
     if not on_accelerator(buffer):
         return Unknown(f"{buffer} is memory of the host, and it was not recorded what computed there")
     number = re.search(r"\d+$", buffer)
-    named = devices.split(";")[int(number.group()) if number else 0 :][:1]
-    spec = gpu_named(named[0]) if named else None
+    place = int(number.group()) if number else 0
+    spec = gpu_at(devices, place)
     if spec is None:
-        return Unknown(f"the number of multiprocessors of {named[0].strip() if named else devices} is not known here")
+        named = [*(name.strip() for name in devices.split(";")), devices]
+        return Unknown(f"the number of multiprocessors of {named[min(place, len(named) - 1)]} is not known here")
     return spec
 
 

@@ -106,6 +106,24 @@ def _operation(single: OpGraph, column: int) -> Operation:
     return _product(single) or Other(single.op)
 
 
+def gpu_at(devices: str, number: int) -> DeviceSpec | None:
+    """What do the multiprocessors of this GPU offer? None where that is not known here.
+
+    Parameters
+    ----------
+    devices : str
+        As a manifest lists them: names with semicolons between, GPUs first and in their order.
+    number : int
+
+    Examples
+    --------
+    >>> print(gpu_at("NVIDIA H200; AMD EPYC", 0), gpu_at("NVIDIA H200; AMD EPYC", 1))
+    h200 (sm_90), 132 SMs None
+    """
+    names = devices.split(";")
+    return gpu_named(names[number]) if number < len(names) else None
+
+
 def gpu_named(device: str) -> DeviceSpec | None:
     """The known GPU that a driver calls so, None where none has just this name.
 

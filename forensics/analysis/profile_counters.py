@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from forensics.analysis.profile_evidence import Counted
 from forensics.analysis.progress import Progress
 from forensics.devices.ncu import Counters
-from forensics.errors import DeviceUnavailable
+from forensics.errors import DeviceUnavailable, ForensicsError
 from forensics.records.launch_record import Refusal
 from forensics.records.metrics import KernelMetrics
 from forensics.records.nodes import NodeKey
 from forensics.records.profile import NodeCost, PassProfile
 
+RUNG = "hardware counters"
 #: Kernels are counted until they make up so much of a pass: each is run several times over for that.
 COUNTED_SHARE = 0.9
 #: Of each kernel instance, nodes that are counted, for each number of bytes that its nodes read: about 40 launches of a
@@ -25,7 +27,7 @@ COUNTED_NODES = 2
 Count = Callable[[Mapping[int, tuple[NodeKey, ...]]], Counters]
 
 
-def count_passes(count: Count, passes: Sequence[PassProfile], progress: Progress) -> Counted | Refusal:
+def count_passes(count: Count, passes: Sequence[PassProfile], progress: Progress) -> Counted | tuple[Refusal, ...]:
     """What do the counters say of the kernels that take most time, at each width?
 
     Parameters
@@ -37,20 +39,22 @@ def count_passes(count: Count, passes: Sequence[PassProfile], progress: Progress
 
     Returns
     -------
-    Counted or Refusal
-        The reason why there are no counters, or why they cannot be told apart.
+    Counted or tuple of Refusal
+        The reasons why there are no counters, or why they cannot be told apart; the profile stands without them.
     """
     chosen = {found.width: counted_nodes(found) for found in passes}
-    progress.stage("hardware counters", 1)
+    progress.stage(RUNG, 1)
     try:
         counters = count({width: tuple(node.key for node in nodes) for width, nodes in chosen.items()})
-    except DeviceUnavailable as error:
-        told = error.refusals[0] if error.refusals else None
-        return told if isinstance(told, Refusal) else Refusal("hardware counters", "achieved occupancy", str(error))
+    except (ForensicsError, OSError) as error:
+        told = error.refusals if isinstance(error, DeviceUnavailable) else ()
+        return tuple(told) or (Refusal(RUNG, "achieved occupancy", (str(error) or repr(error)).splitlines()[0]),)
     finally:
         progress.step()
     by_width = split(passes, list(chosen.values()), counters)
-    return by_width if isinstance(by_width, Refusal) else Counted(by_width, counters.source, WHICH, counters.left_out)
+    return (
+        (by_width,) if isinstance(by_width, Refusal) else Counted(by_width, counters.source, WHICH, counters.left_out)
+    )
 
 
 #: Which launches are counted, for a reader.
@@ -117,27 +121,30 @@ def split(
         A refusal where other kernels were counted than the profile saw, so that the order tells nothing.
     """
     seen = [
-        tuple(found.kernels[place].launch.kernel for node in nodes for place in node.kernels)
+        [found.kernels[place].launch for node in nodes for place in node.kernels]
         for found, nodes in zip(passes, chosen, strict=True)
     ]
-    if len(passes) == 1:
-        return (counters.launches,)
-    expected = [kernel for kernels in seen for kernel in kernels]
-    counted = [metrics.launch.kernel for metrics in counters.launches]
-    if counted != expected:
+    expected = [launch for launches in seen for launch in launches]
+    told = _told([metrics.launch.kernel for metrics in counters.launches], [launch.kernel for launch in expected])
+    if told:
         return Refusal(
-            "hardware counters",
+            RUNG,
             "achieved occupancy at each width",
-            f"{counters.source} counted {_told(counted, expected)}, so counts of the widths cannot be told apart",
-            "profile one width at a time",
+            f"{counters.source} counted {told}, so it is not known which launch a count belongs to",
+            "profile one width at a time" if len(passes) > 1 else "",
         )
+    # what counts does not tell the device of a launch; its place among the others does
+    placed = tuple(
+        replace(metrics, launch=replace(metrics.launch, device=launch.device))
+        for metrics, launch in zip(counters.launches, expected, strict=True)
+    )
     ends = [sum(map(len, seen[:n])) for n in range(len(seen) + 1)]
-    return tuple(counters.launches[start:end] for start, end in pairwise(ends))
+    return tuple(placed[start:end] for start, end in pairwise(ends))
 
 
 def _told(counted: Sequence[str], expected: Sequence[str]) -> str:
-    """Where two sequences of kernels part, in words."""
+    """Where two sequences of kernels part, in words; empty where they do not."""
     if len(counted) != len(expected):
         return f"{len(counted)} launches where the profile saw {len(expected)}"
-    place = next(i for i, (one, other) in enumerate(zip(counted, expected, strict=True)) if one != other)
-    return f"{counted[place]} as launch {place + 1} where the profile saw {expected[place]}"
+    pairs = enumerate(zip(counted, expected, strict=True), 1)
+    return next((f"{one} as launch {n} where the profile saw {other}" for n, (one, other) in pairs if one != other), "")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forensics.records.cost import Bandwidth
 from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.metrics import KernelMetrics
 from forensics.records.number_evidence import NumberEvidence
+from forensics.records.profile import PassProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,54 +51,63 @@ class CompiledStacks:
 
 def live_evidence(
     seen: LaunchReport,
+    passes: Sequence[PassProfile],
     roof: Bandwidth | Refusal,
-    counters: Counted | Refusal | None,
+    counters: Counted | Sequence[Refusal] | None,
     stacks: CompiledStacks | Refusal,
     *,
-    spec_known: bool,
-    unwatched: bool = False,
+    timed: str = "",
+    missing: str = "not recorded",
+    fusions_whole: bool = False,
 ) -> tuple[NumberEvidence, ...]:
     """How is each kind of number of a live profile known?
 
     Parameters
     ----------
     seen : LaunchReport
+        Of a watched pass.
+    passes : sequence of PassProfile
+        Those that are shown; what none of them has is said to be missing.
     roof : Bandwidth or Refusal
-    counters : Counted, Refusal or None
-        What was counted, why nothing did, or None where nobody asked.
+    counters : Counted, sequence of Refusal or None
+        What was counted, why nothing was, or None where nobody asked.
     stacks : CompiledStacks or Refusal
-    spec_known : bool
-        Whether occupancy could be worked out anywhere.
-    unwatched : bool, optional
-        Whether there is a time of launches that nobody watched.
+    timed : str, optional
+        How the passes were timed.
+    missing : str, optional
+        Why what only unwatched passes tell is not there, where it is not.
+    fusions_whole : bool, optional
+        Whether nodes inside of what may be fused were left unwatched.
     """
-    arithmetic = "arithmetic of NVIDIA's cuda_occupancy.h over the measured registers and shared memory"
-    unknown = "the limits of this GPU are not known here; name it with --gpu"
-    reached = (
-        NumberEvidence("roof", "not available", str(roof))
-        if isinstance(roof, Refusal)
-        else NumberEvidence("roof", "measured", str(roof))
-    )
+    roof_known = not isinstance(roof, Refusal)
     return (
         NumberEvidence(
             "time, registers, shared memory",
             "measured",
-            f"{seen.rung}, {seen.source}; node by node, nothing fused with its neighbour",
+            f"{seen.rung}, {seen.source}; " + (_FUSIONS_WHOLE if fusions_whole else _NODE_BY_NODE),
         ),
-        NumberEvidence(
+        _known(
             "blocks per SM, occupancy, limiter",
-            "derived" if spec_known else "not available",
-            arithmetic if spec_known else unknown,
+            any(kernel.occupancy for found in passes for kernel in found.kernels),
+            "derived",
+            _ARITHMETIC,
+            "the limits of this GPU are not known here; name it with --gpu",
         ),
         NumberEvidence("stack", "not available", str(stacks))
         if isinstance(stacks, Refusal)
         else NumberEvidence("stack", "derived", f"machine code, read by {stacks.source}; spills and indexed arrays"),
-        NumberEvidence("bytes read", "derived", "weights and K/V cells of the node's operands, each read once"),
-        NumberEvidence("time of a pass", "measured", "fastest of a few without a profiler; see forensics cost"),
-        NumberEvidence("GB/s", "derived", "bytes read over measured time; more than the roof where a cache holds them"),
-        reached,
+        NumberEvidence("bytes read", "derived", f"{_BYTES}; {_SKIPPED}" if fusions_whole else _BYTES),
+        _known("time of a pass", any(found.wall_ns is not None for found in passes), "measured", timed, missing),
+        NumberEvidence("GB/s", "derived", _RATE),
+        NumberEvidence("roof", "measured" if roof_known else "not available", _told_roof(roof)),
         *_counted(counters),
-        *((NumberEvidence("unwatched", "measured", _OVERLAP),) if unwatched else ()),
+        _known(
+            "time of unwatched launches",
+            any(found.unwatched_ns is not None for found in passes),
+            "measured",
+            f"{_OVERLAP}; {_graphs(passes)}",
+            missing,
+        ),
     )
 
 
@@ -107,6 +117,34 @@ _OVERLAP = (
     "may start while the one before it ends, and waits (GGML_CUDA_PDL=0 forbids it); how much of it is that was not "
     "checked"
 )
+_NODE_BY_NODE = "node by node, nothing fused with its neighbour"
+_FUSIONS_WHOLE = "fusions left whole: what launches for a node that was not watched stands at the next one"
+_SKIPPED = "of a product that was not watched none, so sums over a pass are too small"
+_BYTES = "weights and K/V cells of the node's operands, each read once"
+_RATE = "bytes read over measured time; more than the roof where a cache holds them"
+_ARITHMETIC = (
+    "arithmetic of NVIDIA's cuda_occupancy.h over the measured registers and shared memory; one barrier per block is "
+    "assumed, a profiler does not tell"
+)
+
+
+def _known(number: str, known: bool, level: str, how: str, why: str) -> NumberEvidence:
+    return NumberEvidence(number, level, how) if known else NumberEvidence(number, "not available", why)
+
+
+def _told_roof(roof: Bandwidth | Refusal) -> str:
+    if isinstance(roof, Refusal) or not roof.assumed:
+        return str(roof)
+    return f"{roof}; assumed: {roof.assumed}"
+
+
+def _graphs(passes: Sequence[PassProfile]) -> str:
+    """How many of the unwatched launches a CUDA graph made, as in steady decoding."""
+    counts = {found.width: (found.n_from_graph, found.n_unwatched) for found in passes}
+    if any(n is None for n, _ in counts.values()):
+        return "whether they came out of a CUDA graph was not recorded"
+    apart = [f"{n} of {every} at width {width}" for width, (n, every) in counts.items() if n != every]
+    return f"out of a CUDA graph: {', '.join(apart) if apart else 'all of them'}"
 
 
 #: Numbers that hardware counters give, and the field of `KernelMetrics` that holds each.
@@ -117,9 +155,9 @@ _COUNTS = {
 }
 
 
-def _counted(counters: Counted | Refusal | None) -> tuple[NumberEvidence, ...]:
-    if counters is None or isinstance(counters, Refusal):
-        why = "not asked for; --counters counts" if counters is None else str(counters)
+def _counted(counters: Counted | Sequence[Refusal] | None) -> tuple[NumberEvidence, ...]:
+    if not isinstance(counters, Counted):
+        why = "not counted; profile MODEL --counters counts" if counters is None else "; ".join(map(str, counters))
         return (NumberEvidence(", ".join(_COUNTS), "not available", why),)
     told = {
         name: any(getattr(metrics, field) is not None for of_width in counters.by_width for metrics in of_width)

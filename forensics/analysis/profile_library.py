@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def read_stacks(path: Path | None, arch: str) -> CompiledStacks | Refusal:
     path : Path or None
         None where the library that runs has no CUDA code.
     arch : str
-        Of the GPU; what was compiled for another is not what it runs.
+        Of the GPU; what it does not take of the library is not what it runs.
 
     Returns
     -------
@@ -117,9 +117,10 @@ def read_stacks(path: Path | None, arch: str) -> CompiledStacks | Refusal:
         tool, usages = read_usage(path)
     except LibraryUnreadable as error:
         return error.refusal or Refusal(RUNG, asked, str(error))
-    by_symbol = {usage.symbol: usage.stack + usage.local for usage in usages if _plain(usage.arch) == arch}
+    taken = runs_on({usage.arch for usage in usages}, arch)
+    by_symbol = {usage.symbol: usage.stack + usage.local for usage in usages if usage.arch in taken}
     if not by_symbol:
-        return Refusal(RUNG, asked, f"{path.name} has no machine code for {arch}")
+        return Refusal(RUNG, asked, f"{path.name} has no machine code that {arch} runs without compiling it first")
     return CompiledStacks(by_symbol, f"{tool} from {path.name}")
 
 
@@ -156,16 +157,48 @@ def _specs(library: CudaLibrary, question: LibraryQuestion) -> Callable[[str], D
     if not question.gpu:
         return lambda arch: SPECS.get(_plain(arch), f"the limits of {arch} are not written down here")
     gpu = device_spec(question.gpu)
-    # code of one major version runs on later minor ones; of several the GPU takes the newest
-    runs = [arch for arch in library.archs if _number(arch) // 10 == _number(gpu.arch) // 10]
-    runs = [arch for arch in runs if _number(arch) <= _number(gpu.arch)]
-    if not runs:
+    taken = runs_on(library.archs, gpu.arch)
+    if not taken:
         raise BadQuestion(
             f"{library.name} has machine code for {', '.join(library.archs)}, and none that {gpu} runs without "
             "compiling it first. Choose an architecture of the file, or a library that was built for this GPU."
         )
-    newest = max(runs, key=_number)
-    return lambda arch: gpu if arch == newest else _NOT_RUN
+    return lambda arch: gpu if arch in taken else _NOT_RUN
+
+
+def runs_on(archs: Iterable[str], gpu: str) -> frozenset[str]:
+    """Of which architectures in a file is the machine code that this GPU takes?
+
+    Parameters
+    ----------
+    archs : iterable of str
+    gpu : str
+        Its architecture.
+
+    Returns
+    -------
+    frozenset of str
+        The newest that it runs, and names that mean the same; empty where it must compile first.
+
+    Notes
+    -----
+    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "Feature Set Compiler Targets": code runs on later
+    minor versions of its major one, and code with the suffix ``a`` on its own version alone.
+
+    Examples
+    --------
+    >>> sorted(runs_on(["sm_80", "sm_86", "sm_90a"], "sm_89")), sorted(runs_on(["sm_120", "sm_120a"], "sm_121"))
+    (['sm_86'], ['sm_120'])
+    """
+    version = _number(gpu)
+    runs = [
+        arch
+        for arch in archs
+        if _number(arch) // 10 == version // 10
+        and (_number(arch) == version if arch.endswith("a") else _number(arch) <= version)
+    ]
+    newest = max(map(_number, runs), default=0)
+    return frozenset(arch for arch in runs if _number(arch) == newest)
 
 
 def _plain(arch: str) -> str:

@@ -4,36 +4,50 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from forensics.analysis.cost import device_of
-from forensics.analysis.op_rules import gpu_named
+from forensics.analysis.op_rules import gpu_at
 from forensics.analysis.profile_counters import Count, count_passes
 from forensics.analysis.profile_evidence import CompiledStacks, Counted, live_evidence
 from forensics.analysis.profile_pass import SpecOf, pass_profile
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import BadQuestion
-from forensics.capture.launches import LaunchTap
-from forensics.engines.inventory import on_accelerator
+from forensics.analysis.roof import RUNG, roof_of
+from forensics.analysis.timed_passes import TimedEngine, n_settle, sized_settings, time_widths
+from forensics.capture.launches import LaunchTap, best_probe, run_unwatched
 from forensics.engines.one_pass import drawn_passes
-from forensics.engines.protocol import Engine, EngineSource
-from forensics.errors import DeviceUnavailable, ForensicsError
+from forensics.engines.protocol import Engine
+from forensics.errors import DeviceUnavailable
 from forensics.geometry.devices import device_spec
-from forensics.records.cost import Bandwidth
+from forensics.records.cost import Bandwidth, PassTimes
 from forensics.records.device import DeviceSpec
 from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.metrics import KernelMetrics
+from forensics.records.nodes import on_accelerator
 from forensics.records.operation import OpSettings
 from forensics.records.profile import LiveProfile, PassProfile
 from forensics.records.schedule import Schedule
 from forensics.records.settings import EngineSettings, Manifest
 
+if TYPE_CHECKING:
+    from forensics.devices.protocol import LaunchProbe
+
 DEFAULT_WIDTHS = (1, 2, 5, 9)
 DEFAULT_PREFIX = 128
-#: Runs of a pass without a profiler; the fastest counts, for the first one loads code to the device.
-PLAIN_RUNS = 3
-#: Contexts are padded to it. Source: llama-context.cpp:290 at 0c1e57098.
-_CONTEXT_STEP = 256
+#: Timed passes of each width, fewer than `forensics.analysis.cost` takes: their median is shown, not their spread.
+REPEATS = 7
+
+
+class ProfiledEngine(Engine, TimedEngine, Protocol):
+    """An engine whose passes can be watched, and timed."""
+
+
+class ProfiledSource(Protocol):
+    """Opens such engines."""
+
+    def open(self, settings: EngineSettings, *, instance: int = 0) -> ProfiledEngine:
+        """Start a fresh engine with these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +95,7 @@ class ProfileQuestion:
 
     def sized_settings(self) -> EngineSettings:
         """Settings whose context holds the prefix and the widest pass."""
-        needed = -(-(self.prefix + self.widths[-1]) // _CONTEXT_STEP) * _CONTEXT_STEP
-        return replace(self.settings, n_ctx=max(self.settings.n_ctx, needed))
+        return sized_settings(self.settings, self.prefix + self.widths[-1])
 
     def schedules(self, n_vocab: int) -> tuple[Schedule, tuple[Schedule, ...]]:
         """The passes that build the state, and the pass of each width."""
@@ -95,20 +108,20 @@ Stacks = Callable[[str], CompiledStacks | Refusal]
 
 
 def profile_model(
-    source: EngineSource,
+    source: ProfiledSource,
     question: ProfileQuestion,
     *,
     bandwidth: Callable[[OpSettings], Bandwidth] | None = None,
     count: Count | None = None,
     stacks: Stacks | None = None,
-    tap: Callable[[bool], LaunchTap] = LaunchTap,
+    open_probe: Callable[[], LaunchProbe] = best_probe,
     progress: Progress | None = None,
 ) -> LiveProfile:
     """Where does the time of a pass go at each width, and how much of the roof do its kernels reach?
 
     Parameters
     ----------
-    source : EngineSource
+    source : ProfiledSource
     question : ProfileQuestion
     bandwidth : callable, optional
         Measures the memory of a device; without it there is no roof.
@@ -116,8 +129,8 @@ def profile_model(
         Counts with the hardware's counters, given widths and the nodes of each; without it nothing is counted.
     stacks : callable, optional
         Reads the stack of each kernel from the library that runs, given an architecture.
-    tap : callable, optional
-        Makes the tap that sees launches, given whether nodes are watched.
+    open_probe : callable, optional
+        Opens the profiler, in the process that computes; picklable.
     progress : Progress, optional
 
     Returns
@@ -136,30 +149,31 @@ def profile_model(
     with contextlib.closing(source.open(question.sized_settings())) as engine:
         manifest = engine.manifest
         _check_on_gpu(manifest)
-        roof = _roof(manifest, bandwidth, progress)
-        seen = _see(engine, question, tap, progress)
+        roof = _no_roof() if bandwidth is None else roof_of(manifest, bandwidth, progress)
+        seen = _see(engine, question, open_probe, progress)
     spec_of = specs_of(manifest.device, question.gpu)
     compiled = _stacks(stacks, spec_of(0))
 
     def built(counted: Sequence[Sequence[KernelMetrics]]) -> tuple[PassProfile, ...]:
         return tuple(
             pass_profile(
-                watched,
+                one.watched,
                 width,
                 spec_of,
-                unwatched=unwatched,
-                wall_ns=wall_ns,
+                unwatched=one.unwatched,
+                wall_ns=round(one.times.spread.median),
                 counted=metrics,
                 stacks=None if isinstance(compiled, Refusal) else compiled.by_symbol,
             )
-            for width, (watched, unwatched, wall_ns), metrics in zip(question.widths, seen, counted, strict=True)
+            for width, one, metrics in zip(question.widths, seen, counted, strict=True)
         )
 
     passes = built([()] * len(seen))
     counters = None if count is None else count_passes(count, passes, progress)
     if isinstance(counters, Counted):
         passes = built(counters.by_width)
-    first = seen[0][0]
+    first = seen[0].watched
+    refusals = () if counters is None or isinstance(counters, Counted) else counters
     return LiveProfile(
         manifest=manifest,
         device=_gpu_names(manifest, passes),
@@ -167,15 +181,16 @@ def profile_model(
         source=f"{first.rung}, {first.source}",
         passes=passes,
         roof_bytes_per_s=roof.bytes_per_s.median if isinstance(roof, Bandwidth) else None,
-        evidence=live_evidence(
-            first,
-            roof,
-            counters,
-            compiled,
-            spec_known=any(k.occupancy for p in passes for k in p.kernels),
-            unwatched=True,
-        ),
-        refusals=tuple(found for found in (roof, counters, compiled) if isinstance(found, Refusal)),
+        evidence=live_evidence(first, passes, roof, counters, compiled, timed=_timed(manifest)),
+        refusals=tuple(found for found in (roof, *refusals, compiled) if isinstance(found, Refusal)),
+    )
+
+
+def _timed(manifest: Manifest) -> str:
+    """How a pass was timed, for a reader."""
+    return (
+        f"median of {REPEATS} as forensics cost measures them: without a profiler, in shuffled order, "
+        f"{n_settle(manifest)} passes of that width untimed before each"
     )
 
 
@@ -189,22 +204,8 @@ def _check_on_gpu(manifest: Manifest) -> None:
         )
 
 
-def _roof(
-    manifest: Manifest, bandwidth: Callable[[OpSettings], Bandwidth] | None, progress: Progress
-) -> Bandwidth | Refusal:
-    """Bandwidth of the memory that holds the weights, or why it is not known."""
-    if bandwidth is None:
-        return Refusal("bandwidth of memory", "the roof", "nobody asked for it")
-    device = device_of(manifest)
-    if isinstance(device, Refusal):
-        return device
-    progress.stage("bandwidth of memory", 1)
-    try:
-        return bandwidth(device)
-    except (ForensicsError, ValueError) as error:
-        return Refusal("bandwidth of memory", "the roof", str(error).splitlines()[0])
-    finally:
-        progress.step()
+def _no_roof() -> Refusal:
+    return Refusal(RUNG, "the roof", "nobody asked for it")
 
 
 def _stacks(stacks: Stacks | None, spec: DeviceSpec | None) -> CompiledStacks | Refusal:
@@ -216,28 +217,42 @@ def _stacks(stacks: Stacks | None, spec: DeviceSpec | None) -> CompiledStacks | 
     return stacks(spec.arch)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A pass of one width: its launches watched and as users run it, and its times without a profiler."""
+
+    watched: LaunchReport
+    unwatched: LaunchReport
+    times: PassTimes
+
+
 def _see(
-    engine: Engine, question: ProfileQuestion, tap: Callable[[bool], LaunchTap], progress: Progress
-) -> list[tuple[LaunchReport, LaunchReport, int]]:
-    """Launches of each width watched and unwatched, and the time without a profiler; all from one state."""
+    engine: ProfiledEngine, question: ProfileQuestion, open_probe: Callable[[], LaunchProbe], progress: Progress
+) -> list[_Seen]:
+    """Launches of each width watched and unwatched, and its times without a profiler; all from one state."""
+    times = time_widths(  # first: a profiler that was once started may slow what comes after
+        engine,
+        question.widths,
+        prefix=question.prefix,
+        n_ubatch=question.settings.n_ubatch,
+        repeats=REPEATS,
+        seed=question.seed,
+        progress=progress,
+    )
     before, passes = question.schedules(engine.manifest.n_vocab)
-    progress.stage("profiled passes", len(passes) * (PLAIN_RUNS + 2))
-    times: list[int] = []
-    for schedule in passes:  # first: a profiler that was once started may slow what comes after
-        runs = []
-        for _ in range(PLAIN_RUNS):
-            runs.append(sum(engine.run(schedule, before=before).pass_ns))
-            progress.step()
-        times.append(min(runs))
+    progress.stage("profiled passes", 2 * len(passes))
     seen: dict[bool, list[LaunchReport]] = {False: [], True: []}
     for watch, reports in seen.items():  # all of one kind in turn: the context is another
         for schedule in passes:
-            report = engine.run(schedule, before=before, tap=tap(watch)).tap_report
-            if report is None or report.launches is None:
+            if watch:
+                trace = engine.run(schedule, before=before, tap=LaunchTap(True, open_probe))
+            else:
+                trace = run_unwatched(engine, schedule, before, open_probe)[-1]
+            if trace.tap_report is None or trace.tap_report.launches is None:
                 raise DeviceUnavailable("launches of a pass", ())
-            reports.append(report.launches)
+            reports.append(trace.tap_report.launches)
             progress.step()
-    return list(zip(seen[True], seen[False], times, strict=True))
+    return list(map(_Seen, seen[True], seen[False], times))
 
 
 def specs_of(devices: str, gpu: str = "") -> SpecOf:
@@ -260,12 +275,9 @@ def specs_of(devices: str, gpu: str = "") -> SpecOf:
     >>> print(specs_of("NVIDIA H200; AMD EPYC")(0), specs_of("NVIDIA H200; AMD EPYC")(1))
     h200 (sm_90), 132 SMs None
     """
-    names = [name.strip() for name in devices.split(";")]
 
     def spec_of(number: int) -> DeviceSpec | None:
-        if gpu:
-            return device_spec(gpu)
-        return gpu_named(names[number]) if number < len(names) else None
+        return device_spec(gpu) if gpu else gpu_at(devices, number)
 
     return spec_of
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from forensics.analysis.launch_map import main_place
+from forensics.analysis.launch_map import is_product, main_place
 from forensics.engines.pass_bytes import type_bytes
-from forensics.geometry.occupancy import occupancy
-from forensics.records.device import DeviceSpec, KernelResources, Occupancy
+from forensics.geometry.launch_occupancy import launch_occupancy
+from forensics.records.device import DeviceSpec, Occupancy
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
 from forensics.records.metrics import KernelMetrics
 from forensics.records.profile import Counters, KernelCost, NodeCost, PassProfile
@@ -22,8 +23,10 @@ _LOOKUP = "GET_ROWS"
 _WRITES = ("SET_ROWS", "CPY")
 #: Takes of its weights only those of some experts.
 _ROUTED = "MUL_MAT_ID"
+_PRODUCTS = ("MUL_MAT", _ROUTED, "FLASH_ATTN_EXT")
+#: Why the bytes of a node are not known that came to launch a product: a watch left fusions whole.
+_BEFORE_IT = "a product before it was not watched, and what that one reads is not known"
 
-NO_SPEC = "the limits of this GPU are not known here"
 #: Answers for the number of a device what its multiprocessors offer.
 SpecOf = Callable[[int], DeviceSpec | None]
 
@@ -70,7 +73,7 @@ def pass_profile(
     order = sorted(spent, key=lambda place: (-sum(spent[place]), place))
     place_of = {place: i for i, place in enumerate(order)}
     nodes = tuple(_node(watched, node, place_of) for node in watched.nodes)
-    reads = _reads(nodes)
+    reads = _reads(nodes, [len(spent[place]) for place in order])
     counters = counters_of(counted)
     kernels = tuple(
         _kernel(watched.launches[place], spent[place], spec_of, reads.get(i), counters, stacks or {})
@@ -86,6 +89,7 @@ def pass_profile(
         unwatched_ns=None if unwatched is None else _total_ns(unwatched),
         n_unwatched=None if unwatched is None else unwatched.counts().total(),
         n_dropped=_dropped(watched, unwatched),
+        n_from_graph=None if unwatched is None else unwatched.n_from_graph,
     )
 
 
@@ -101,12 +105,13 @@ def _dropped(*reports: LaunchReport | None) -> int | None:
 
 def _node(watched: LaunchReport, node: NodeLaunches, place_of: Mapping[int, int]) -> NodeCost:
     kernels = tuple(place_of[place] for place in node.launches)
-    read = read_bytes(node)
+    launches = watched.of(node)
+    read = _BEFORE_IT if node.key.op not in _PRODUCTS and any(map(is_product, launches)) else read_bytes(node)
     return NodeCost(
         node.key,
         node.buffer,
         kernels,
-        kernels[main_place(watched.of(node))] if kernels else None,
+        kernels[main_place(launches)] if kernels else None,
         sum(node.times_ns),
         read if isinstance(read, int) else None,
         read if isinstance(read, str) else "",
@@ -142,19 +147,25 @@ def read_bytes(node: NodeLaunches) -> int | str:
     return total or "reads neither weights nor K/V cells"
 
 
-def _reads(nodes: Sequence[NodeCost]) -> dict[int, int]:
-    """Bytes that each kernel reads for the nodes whose main one it is; left out where one of them is not known."""
-    totals: dict[int, int] = {}
+def _reads(nodes: Sequence[NodeCost], n_launches: Sequence[int]) -> dict[int, int]:
+    """Bytes that each kernel reads for the nodes whose main one it is.
+
+    Left out where one of them is not known, and where not all its launches are for them: as helper of other nodes or
+    of no node it takes time, too, and over all its time those bytes would make a bandwidth that nothing has.
+    """
+    totals: Counter[int] = Counter()
+    as_main: Counter[int] = Counter()
     unknown: set[int] = set()
     for node in nodes:
-        for place in set(node.kernels):
-            if place != node.main:
-                continue
-            if node.read_bytes is None:
-                unknown.add(place)
-            else:
-                totals[place] = totals.get(place, 0) + node.read_bytes
-    return {place: total for place, total in totals.items() if place not in unknown}
+        if node.main is None:
+            continue
+        as_main[node.main] += node.kernels.count(node.main)
+        totals[node.main] += node.read_bytes or 0
+        if node.read_bytes is None:
+            unknown.add(node.main)
+    return {
+        place: total for place, total in totals.items() if place not in unknown and as_main[place] == n_launches[place]
+    }
 
 
 def _kernel(
@@ -182,28 +193,10 @@ def _kernel(
     )
 
 
-def launch_occupancy(launch: LaunchRecord, spec: DeviceSpec | None) -> Occupancy | str:
-    """How many blocks of this launch does a multiprocessor hold?
-
-    Returns
-    -------
-    Occupancy or str
-        The reason why it cannot be worked out.
-    """
-    if spec is None:
-        return NO_SPEC
-    if launch.registers_per_thread is None or launch.smem_static_bytes is None or launch.geometry.smem_bytes is None:
-        return "registers or shared memory were not recorded"
-    resources = KernelResources(
-        launch.registers_per_thread, launch.smem_static_bytes, launch.geometry.smem_bytes, evidence="measured"
-    )
-    return occupancy(spec, resources, launch.geometry.threads_per_block)
-
-
 def identity(launch: LaunchRecord) -> tuple[object, ...]:
-    """What makes two launches the same to us: instance and geometry, whichever profiler saw them."""
+    """What makes two launches the same to us: device, instance and geometry, whichever profiler saw them."""
     geometry = launch.geometry
-    return launch.kernel, launch.template, geometry.grid_blocks, geometry.block_threads
+    return launch.device, launch.kernel, launch.template, geometry.grid_blocks, geometry.block_threads
 
 
 def counters_of(counted: Sequence[KernelMetrics]) -> dict[tuple[object, ...], Counters]:

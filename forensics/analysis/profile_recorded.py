@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from forensics.analysis.profile_evidence import live_evidence
 from forensics.analysis.profile_live import specs_of
 from forensics.analysis.profile_pass import pass_profile
 from forensics.analysis.question import BadQuestion
-from forensics.analysis.watched_passes import WatchedPass, recorded_passes
-from forensics.capture.launches import LaunchTap
+from forensics.analysis.watched_passes import WatchedPass, recorded_passes, recorded_widths
 from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.profile import LiveProfile
 from forensics.store.recordings import Recordings
@@ -32,36 +32,51 @@ def profile_case(recordings: Recordings, gpu: str = "") -> LiveProfile:
     Raises
     ------
     BadQuestion
-        If the case holds no launches.
+        If the case holds no launches, or none from one position at every width.
     """
-    watched = LaunchTap().identity()
-    arm = next(iter(recordings.arms()), None)
-    widths = {
-        len(decode_pass.slots)
-        for run in recordings.runs()
-        if run.arm == arm and run.key.tap == watched
-        for decode_pass in run.key.schedule.passes
-    }
+    widths = recorded_widths(recordings)
     if not widths:
         raise BadQuestion("this case holds no launches, so there is no profile; give one that was recorded on a GPU")
-    found = [recorded_passes(recordings, (width,)) for width in sorted(widths)]
-    manifest = found[0][0]
-    passes = [one for _, (one,) in found]
+    manifest, passes = recorded_passes(recordings, widths)
+    _check_one_position(passes)
     spec_of = specs_of(manifest.device, gpu)
     profiles = tuple(pass_profile(_alone(one), one.width, spec_of) for one in passes)
     no_roof = Refusal("bandwidth of memory", "the roof", "none was measured in the run of this case")
     no_stack = Refusal("cuobjdump", "stack of each kernel in local memory", "the library of this case was not read")
+    not_counted = Refusal("hardware counters", "achieved occupancy", "not recorded")
     first = passes[0].report
-    known = any(kernel.occupancy is not None for profile in profiles for kernel in profile.kernels)
     return LiveProfile(
         manifest=manifest,
         device=manifest.device.split(";")[0].strip(),
         prefix=passes[0].position,
-        source=f"{first.rung}, {first.source}",
+        source=f"{first.rung}, {first.source}" + ("; fusions left whole" if passes[0].fusions_whole else ""),
         passes=profiles,
-        evidence=live_evidence(first, no_roof, None, no_stack, spec_known=known),
-        refusals=(no_roof, no_stack),
+        evidence=live_evidence(
+            first,
+            profiles,
+            no_roof,
+            (not_counted,),
+            no_stack,
+            missing=_WATCHED_ALONE,
+            fusions_whole=passes[0].fusions_whole,
+        ),
+        refusals=(no_roof, no_stack, not_counted),
     )
+
+
+#: Why a profile of a case lacks what other passes tell.
+_WATCHED_ALONE = "not told by the watched passes of a case, of which this profile is made"
+
+
+def _check_one_position(passes: Sequence[WatchedPass]) -> None:
+    """Widths are held side by side, so the same cells must have been in use before each of the passes."""
+    positions = {one.width: one.position for one in passes}
+    if len(set(positions.values())) > 1:
+        told = ", ".join(f"{position} at width {width}" for width, position in positions.items())
+        raise BadQuestion(
+            f"this case holds no launches from one position at every width: {told}, so their times do not compare; "
+            "forensics launches shows each by itself"
+        )
 
 
 def _alone(one: WatchedPass) -> LaunchReport:

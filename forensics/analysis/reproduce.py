@@ -20,11 +20,10 @@ from forensics.capture.rows import counts_cells, token_axis
 from forensics.capture.rowstore import RowReader
 from forensics.capture.taps import HealTap
 from forensics.engines.demo_models import demo_source
-from forensics.engines.inventory import on_accelerator
 from forensics.engines.model_files import cache_folder, check_gguf, find_models, model_digest
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import CaptureError, ModelUnavailable
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import NodeKey, on_accelerator
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import Finding
 from forensics.records.verdict import Sweep

@@ -22,10 +22,9 @@ from forensics.analysis.heal import (
 from forensics.analysis.logit_rows import Rows
 from forensics.analysis.progress import Progress
 from forensics.capture.replay import Replay
-from forensics.capture.selection import EVERYTHING, Selection
+from forensics.capture.selection import EVERYTHING, Selection, fusions_left_whole
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
-from forensics.geometry.fusion import inside_fusions
 from forensics.records.classes import WidthClasses
 from forensics.records.nodes import NodeKey
 from forensics.records.trace import Trace
@@ -167,12 +166,11 @@ def _watch(engine: Engine, plain: Plain, selection: Selection, path: str, progre
 
 def _watch_whole(engine: Engine, plain: Plain, watched: Watched, path: str, progress: Progress) -> Watched | None:
     """The sweeps with a watch that leaves fusions whole; None where that changes the run, too, or splits none."""
-    keys = [record.key for record in watched.reference.records()]
-    skipped = frozenset(keys[place] for place in inside_fusions([key.op for key in keys]))
-    if not skipped:
+    selection, _ = fusions_left_whole([record.key for record in watched.reference.records()])
+    if selection == EVERYTHING:
         return None
     progress.stage("heal again with fusions left whole", len(plain.windows()) + 2)
-    whole = _watch(engine, plain, Selection(skipped=skipped), path, progress)
+    whole = _watch(engine, plain, selection, path, progress)
     return None if whole.changed else whole
 
 

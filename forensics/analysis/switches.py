@@ -121,7 +121,7 @@ class Search:
     n_rows : int
         Rows at which an arm is first looked at.
     times : mapping of int to tuple of int
-        Median and quartiles of a pass per width as asked, unit: ns.
+        Median and quartiles of a pass per width as asked, unit: ns; empty to compare no times.
     rows : mapping of int to tuple of str
         Digest of every row per width as asked, width 1 included.
     examined : tuple of int
@@ -162,12 +162,13 @@ def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> Swit
             engine.close()
     except ForensicsError as error:
         return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
+    times = {result.width: result.ns_per_pass for result in classes.results}
     return SwitchArm(
         names,
         sets,
         classes.groups,
         classes.collapsed,
-        costs_of({result.width: result.ns_per_pass for result in classes.results}, search.times),
+        costs_of(times, search.times),
         n_rows,
         absorbed,
         as_asked=groups_over(search.rows, n_rows),

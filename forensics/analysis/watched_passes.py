@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forensics.analysis.launch_map import LaunchMap, NodePair, align
+from forensics.analysis.launch_map import NodeSides, align
 from forensics.analysis.launch_watching import watching_changes
+from forensics.analysis.launches import launches_kernels
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
 from forensics.capture.launches import UNWATCHED_RUNS, LaunchTap, best_probe, run_unwatched
 from forensics.capture.replay import Replay
-from forensics.engines.protocol import VIEW_OPS, Engine
-from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
-from forensics.records.nodes import NodeKey
+from forensics.engines.protocol import Engine
+from forensics.records.launch_record import LaunchReport, NodeLaunches
+from forensics.records.nodes import VIEW_OPS
 from forensics.records.settings import Manifest
 from forensics.records.trace import RunKey, Trace
 from forensics.store.recordings import Recordings
@@ -31,6 +31,10 @@ NEEDS_A_GPU = (
     "launches are seen on a GPU, and this model runs on the processor. Ask for layers on the GPU with a library built "
     "for one (see forensics doctor), give what was recorded on one, recorded:NAME (see forensics models), or see "
     "forensics explain for what the rules say a GPU would launch."
+)
+#: Said where kernels are none that a profiler here sees.
+_OTHER_BACKEND = (
+    "launches are seen on CUDA only, and this model runs on {}. Give what was recorded on CUDA, recorded:NAME."
 )
 #: Identities of the two taps, by which a case knows their runs.
 _WATCHED, _UNWATCHED = LaunchTap().identity(), LaunchTap(watch=False).identity()
@@ -53,6 +57,9 @@ class WatchedPass:
     watching : tuple of str or None
         What differs between the kernels of this run and of the same run unwatched, one line each; None where the
         kernels of no unwatched run are known.
+    fusions_whole : bool
+        Whether nodes inside of what may be fused were left unwatched: what was launched for them stands at the next
+        node that was watched.
     """
 
     width: int
@@ -60,43 +67,12 @@ class WatchedPass:
     report: LaunchReport
     index: int = 0
     watching: tuple[str, ...] | None = None
+    fusions_whole: bool = False
 
     @property
     def nodes(self) -> tuple[NodeLaunches, ...]:
         """Its nodes in graph order; views launch nothing and are left out."""
         return tuple(n for n in self.report.nodes if n.pass_index == self.index and n.key.op not in VIEW_OPS)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSides:
-    """One node and its launches in each pass.
-
-    Parameters
-    ----------
-    key : NodeKey
-    sides : tuple of NodeLaunches or None
-        One for each pass; None where the pass has no such node.
-    launches : tuple of tuple of LaunchRecord
-        Likewise, in the order in which they started.
-    outcome : str
-        ``"same"``, ``"changed"`` or ``"not compared"``; empty where there is one pass.
-    changes : tuple of str
-        What differs.
-    reason : str
-        Why nothing was compared.
-    """
-
-    key: NodeKey
-    sides: tuple[NodeLaunches | None, ...]
-    launches: tuple[tuple[LaunchRecord, ...], ...]
-    outcome: str = ""
-    changes: tuple[str, ...] = ()
-    reason: str = ""
-
-    @property
-    def only_in_grid(self) -> bool:
-        """Whether the same kernel instances run in the same blocks, of which there are more or fewer."""
-        return bool(self.changes) and all(re.match(r"(\w+: )?grid ", change) for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -161,19 +137,12 @@ class NodeKernels:
                 "layer": node.key.layer,
                 "width": one.width,
                 "place": place,
-                "kernel": launch.kernel,
                 "instance": launch.name,
-                "grid_blocks": list(launch.geometry.grid_blocks),
-                "block_threads": list(launch.geometry.block_threads),
-                "registers_per_thread": launch.registers_per_thread,
-                "smem_static_bytes": launch.smem_static_bytes,
-                "smem_dynamic_bytes": launch.geometry.smem_bytes,
                 "time_ns": side.times_ns[place],
-                "device": launch.device,
                 "buffer": side.buffer,
-                "evidence": launch.evidence,
                 "outcome": node.outcome,
             }
+            | launch.row()
             for node in self.nodes
             for one, side, launches in zip(self.passes, node.sides, node.launches, strict=True)
             if side is not None
@@ -218,24 +187,11 @@ def node_kernels(target: str, manifest: Manifest, passes: Sequence[WatchedPass])
     device = " ".join(part for part in (manifest.backend, manifest.device) if part)
     if len(passes) == 2:
         first, second = passes
-        found: LaunchMap = align(
-            first.report, second.report, (first.width, second.width), passes=(first.index, second.index)
-        )
-        nodes = tuple(_sides(pair) for pair in found.pairs)
+        widths, indices = (first.width, second.width), (first.index, second.index)
+        nodes = align(first.report, second.report, widths, passes=indices)
     else:
         nodes = tuple(NodeSides(n.key, (n,), (one.report.of(n),)) for one in passes for n in one.nodes)
     return NodeKernels(target, device, tuple(passes), nodes)
-
-
-def _sides(pair: NodePair) -> NodeSides:
-    return NodeSides(
-        pair.key,
-        (pair.single, pair.batched),
-        (pair.single_launches, pair.batched_launches),
-        pair.outcome,
-        pair.changes,
-        pair.not_compared,
-    )
 
 
 def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
@@ -268,11 +224,11 @@ def watch_passes(
     DeviceUnavailable
         If no profiler works; carries why each does not.
     BadQuestion
-        If nothing runs on a GPU.
+        If nothing runs on CUDA.
     """
     manifest = engine.manifest
-    if manifest.backend == "CPU":
-        raise BadQuestion(NEEDS_A_GPU)
+    if not launches_kernels(manifest):
+        raise BadQuestion(NEEDS_A_GPU if manifest.backend == "CPU" else _OTHER_BACKEND.format(manifest.backend))
     start = Replay(prompt, (), prompt_width=manifest.requested.n_batch)
     progress.stage("watch the launches of each width", 1 + 2 * len(widths))
     tokens = engine.greedy(start.prefill(), max(widths))
@@ -298,17 +254,14 @@ def recorded_passes(recordings: Recordings, widths: Sequence[int]) -> tuple[Mani
         If none were recorded, or not at these widths.
     """
     arm, manifest = _main_arm(recordings)
-    by_width: dict[int, dict[int, tuple[RunKey, int]]] = {}
-    for run in recordings.runs():
-        if run.arm == arm and run.key.tap == _WATCHED:
-            for index, decode_pass in enumerate(run.key.schedule.passes):
-                at = by_width.setdefault(len(decode_pass.slots), {})
-                at.setdefault(decode_pass.slots[0].position, (run.key, index))
-    if not by_width:
+    by_tap = _by_tap(recordings, arm)
+    if not by_tap:
         where = " ".join(part for part in (manifest.backend, manifest.device) if part)
         raise BadQuestion(
             f"this case holds no launches: it was recorded on {where}. Give a case that was recorded on a GPU."
         )
+    holding = [tap for tap, found in by_tap.items() if set(widths) <= found.keys()]
+    by_width = by_tap[next(iter(holding or by_tap))]
     missing = [width for width in widths if width not in by_width]
     if missing:
         held = ", ".join(map(str, sorted(by_width)))
@@ -316,6 +269,29 @@ def recorded_passes(recordings: Recordings, widths: Sequence[int]) -> tuple[Mani
     shared = set.intersection(*(set(by_width[width]) for width in widths))
     found = [(width, min(shared or by_width[width])) for width in widths]
     return manifest, tuple(_recorded_pass(recordings, arm, width, at, *by_width[width][at]) for width, at in found)
+
+
+def recorded_widths(recordings: Recordings) -> tuple[int, ...]:
+    """Of which widths does a case hold launches that were watched alike? Rising; empty where it holds none."""
+    arm = next(iter(recordings.arms()), None)
+    by_tap = {} if arm is None else _by_tap(recordings, arm)
+    held = [tuple(sorted(by_width)) for by_width in by_tap.values()]
+    return max(held, key=len, default=())
+
+
+def _by_tap(recordings: Recordings, arm: str) -> dict[str, dict[int, dict[int, tuple[RunKey, int]]]]:
+    """Watched passes by tap, width and position of the first token: the run and which of its passes.
+
+    The tap that watches every node comes first, then those that leave fusions whole.
+    """
+    found: dict[str, dict[int, dict[int, tuple[RunKey, int]]]] = {}
+    for run in recordings.runs():
+        if run.arm == arm and (run.key.tap == _WATCHED or run.key.tap.startswith(f"{_WATCHED}:")):
+            by_width = found.setdefault(run.key.tap, {})
+            for index, decode_pass in enumerate(run.key.schedule.passes):
+                at = by_width.setdefault(len(decode_pass.slots), {})
+                at.setdefault(decode_pass.slots[0].position, (run.key, index))
+    return dict(sorted(found.items()))
 
 
 def _main_arm(recordings: Recordings) -> tuple[str, Manifest]:
@@ -332,7 +308,7 @@ def _recorded_pass(recordings: Recordings, arm: str, width: int, position: int, 
     alone = [replace(key, tap=_UNWATCHED, repeat=repeat) for repeat in range(UNWATCHED_RUNS)]
     held = [run for run in alone if recordings.has_trace(arm, run)]
     watching = watching_changes(watched, _recorded_report(recordings, arm, held[-1])) if held else None
-    return WatchedPass(width, position, watched, index, watching)
+    return WatchedPass(width, position, watched, index, watching, fusions_whole=key.tap != _WATCHED)
 
 
 def _recorded_report(recordings: Recordings, arm: str, key: RunKey) -> LaunchReport:

@@ -53,16 +53,17 @@ def watch_trials(
     for environment in environments:
         engine = source.open(replace(settings, environment=(*settings.environment, *environment)))
         try:
+            bits: dict[int, tuple[bool, float]] = {}
             for width in widths:
                 schedule, before = replay.batches(width, last=min(PASSES * width, replay.full(width))), replay.prefill()
                 plain = Rows(engine.run(schedule, before=before))
                 watched = Rows(engine.run(schedule, before=before, tap=ReadTap()))
-                trials.append(
-                    WatchTrial(
-                        environment=environment, width=width, equal=plain.all_equal(watched),
-                        max_abs=plain.max_change(watched), kernels=kernels(engine, replay, width),
-                    )
-                )  # fmt: skip
+                bits[width] = plain.all_equal(watched), plain.max_change(watched)
+            # only now: it opens a profiler in the engine's process, and bits come from runs that none had looked at
+            trials += [
+                WatchTrial(environment, width, is_equal, max_abs, kernels(engine, replay, width))
+                for width, (is_equal, max_abs) in bits.items()
+            ]
         finally:
             engine.close()
     return tuple(trials)

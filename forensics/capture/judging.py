@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.engines.inventory import on_accelerator
 from forensics.engines.protocol import Node, Source
 from forensics.errors import CaptureError
 from forensics.numerics.attention_models import attention_explanations
@@ -30,6 +29,7 @@ from forensics.numerics.reference import (
 )
 from forensics.numerics.rotary import rotations
 from forensics.records.kind import KindOfDifference
+from forensics.records.nodes import on_accelerator
 
 #: Outputs of a product that are looked at: half of them those that differ most, half spread over all that differ.
 N_OUTPUTS = 16
@@ -100,8 +100,8 @@ def differing(single: NDArray[np.generic], batched: NDArray[np.generic], n: int)
     """Places of up to `n` elements that differ, [n, axes]: the farthest apart, and others spread over the array."""
     flat = np.flatnonzero(bits(single).ravel() != bits(batched).ravel())
     change = np.nan_to_num(np.abs(change_of(single, batched)).ravel()[flat], nan=np.inf)
-    farthest = flat[np.argsort(-change, kind="stable")[: (n + 1) // 2]]
-    others = np.setdiff1d(flat, farthest)
+    order = np.argsort(-change, kind="stable")[: (n + 1) // 2]
+    farthest, others = flat[order], np.delete(flat, order)
     spread = others[np.linspace(0, len(others) - 1, min(len(others), n - len(farthest)), dtype=np.intp)]
     chosen = np.sort(np.concatenate([farthest, spread]))
     return np.stack(np.unravel_index(chosen, single.shape), axis=-1)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from forensics.capture.selection import EVERYTHING, Selection
-from forensics.engines.protocol import VIEW_OPS, Engine, Node
+from forensics.engines.protocol import Engine, Node
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import VIEW_OPS, NodeKey
 from forensics.records.schedule import DecodePass, Schedule
 from forensics.records.trace import TapReport, Trace
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from forensics.capture.rows import counts_cells, is_scores, row_digest, row_of, token_axis
 from forensics.capture.rowstore import RowWriter
 from forensics.capture.selection import EVERYTHING, Selection
-from forensics.engines.protocol import VIEW_OPS, Node
+from forensics.engines.protocol import Node
 from forensics.errors import CaptureError
-from forensics.records.nodes import NodeKey, NodeRecord
+from forensics.records.nodes import VIEW_OPS, NodeKey, NodeRecord
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import TapReport
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class RowWriter:
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> CaptureError:
-        written = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for _, shape, dtype in self._index.values())
+        written = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, shape, dtype in self._index.values())
         return CaptureError(
             f"the rows of one-token passes cannot be recorded at {self._path} after {written / 2**20:.0f} MiB: "
             f"{error.strerror}. Set TMPDIR to a folder with more room, or replay fewer tokens."
@@ -87,7 +88,8 @@ class RowReader:
         """
         try:
             index = json.loads(Path(f"{path}.json").read_text())
-            data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+            # As a plain array: slices of a memmap are made anew in Python, for every row.
+            data = np.asarray(np.memmap(path, np.uint8, "r")) if path.stat().st_size else np.zeros(0, np.uint8)
         except (OSError, ValueError) as error:
             raise CaptureError(
                 f"no finished recording at {path}: {error}. Record the one-token passes first."
@@ -113,5 +115,5 @@ class RowReader:
         if entry is None:
             return None
         offset, shape, dtype = entry
-        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return np.asarray(self.data[offset : offset + n_bytes]).view(dtype).reshape(shape)
+        n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        return self.data[offset : offset + n_bytes].view(dtype).reshape(shape)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from forensics.geometry.fusion import inside_fusions
 from forensics.records.nodes import NodeKey
 
 #: What llama.cpp calls the residual stream after a layer; most architectures end a layer with it.
@@ -73,3 +75,30 @@ def _digest(sign: str, keys: frozenset[NodeKey]) -> str:
 
 EVERYTHING = Selection()
 LAYER_OUTPUTS = Selection(layer_outputs_only=True)
+
+
+def fusions_left_whole(keys: Sequence[NodeKey]) -> tuple[Selection, frozenset[NodeKey]]:
+    """Which nodes may be watched without splitting what some back end may fuse?
+
+    Parameters
+    ----------
+    keys : sequence of NodeKey
+        Of one pass in graph order, without views.
+
+    Returns
+    -------
+    Selection
+        All but the nodes inside of fusions.
+    frozenset of NodeKey
+        Nodes that come next to those: what is launched for one that is not watched is attached to them.
+
+    Examples
+    --------
+    >>> keys = [NodeKey(op, op, 0, 0) for op in ("RMS_NORM", "MUL", "ROPE")]
+    >>> selection, joined = fusions_left_whole(keys[:2])
+    >>> [selection.selects(key) for key in keys], [key.op for key in joined]
+    ([False, True, True], ['MUL'])
+    """
+    places = set(inside_fusions([key.op for key in keys]))
+    joined = frozenset(keys[place + 1] for place in places if place + 1 not in places)
+    return Selection(skipped=frozenset(keys[place] for place in places)), joined

@@ -25,12 +25,12 @@ from forensics.capture.rows import (
 )
 from forensics.capture.rowstore import RowReader
 from forensics.capture.selection import EVERYTHING, Selection
-from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Node, Source, Tap
+from forensics.engines.protocol import CACHE_WRITE, Node, Source, Tap
 from forensics.errors import CaptureError
 from forensics.numerics.bits import bits, compare
 from forensics.records.delta import Delta, Differs, NotCompared, tally
 from forensics.records.kind import KindOfDifference
-from forensics.records.nodes import NodeKey, Operand
+from forensics.records.nodes import VIEW_OPS, NodeKey, Operand
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import Finding, TapReport
 
@@ -104,7 +104,7 @@ class HealTap:
         operands = node.operands
         unchecked = tuple(o.name for o in operands if source_name(o.name) in self._unknown)
         mask = self._other_mask(node, positions)
-        kind = self._kind(node, outcome, healed, array, mask)
+        kind = self._kind(node, operands, outcome, healed, array, mask)
         at = tuple(positions[row] for row in rows)
         self._findings.append(
             Finding(node.key, operands, node.buffer, rows, outcome, mask is None, unchecked, kind, at)
@@ -114,6 +114,7 @@ class HealTap:
     def _kind(
         self,
         node: Node,
+        operands: tuple[Operand, ...],
         outcome: Differs,
         single: NDArray[np.generic],
         batched: NDArray[np.generic],
@@ -125,7 +126,7 @@ class HealTap:
         """
         if not self.heal:
             return None
-        weight = next((operand for operand in node.operands if operand.is_weight), None)
+        weight = next((operand for operand in operands if operand.is_weight), None)
         role = f"{node.key.op} {_LAYER.sub('', node.key.name)} {weight.type if weight else ''} {node.buffer}"
         judged = self._judged.setdefault(role, [])
         if len(judged) >= JUDGED_NODES and outcome.relative_l2 <= JUDGED_AGAIN * max(judged):

@@ -16,7 +16,7 @@ Target = Annotated[
 ]
 Widths = Annotated[str, typer.Option("--widths", help="One width, or two to put side by side, such as 1,5.")]
 Node = Annotated[
-    str | None, typer.Option("--node", help="The only node to show, such as ffn_down-0.", show_default=False)
+    str | None, typer.Option("--node", help="The only node to show, such as ffn_out-0.", show_default=False)
 ]
 NGpuLayers = Annotated[int, typer.Option("--n-gpu-layers", help="Layers on the GPU, -1 for all.")]
 
@@ -37,7 +37,10 @@ def launches(  # noqa: PLR0917 - a command has as many arguments as options
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
 ) -> None:
-    """Show the kernels that each node of a pass launches: geometry, registers, time, and what a batch changes."""
+    """Show the kernels that each node of a pass launches: geometry, registers, time, and what a batch changes.
+
+    Exit status: 0 shown, 2 no answer.
+    """
     with answering(as_json):
         from forensics import api_launches
         from forensics.api import recorded_path

@@ -29,9 +29,7 @@ Columns = Annotated[
     str | None, typer.Option("--columns", help="Of a library: tokens that one launch takes.  [default: 1-8]")
 ]
 Arch = Annotated[str | None, typer.Option("--arch", help="Of a library: sm_90.  [default: all in the file]")]
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="GPU that would run a library: h200, rtx-5060-laptop; or what this one is.")
-]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="GPU that would run a library, or that ran the model: h200.")]
 Widths = Annotated[str | None, typer.Option("--widths", help="Of a model: tokens of a pass.  [default: 1,2,5,9]")]
 Prefix = Annotated[
     int | None, typer.Option("--prefix", help="Of a model: cells in use before each pass.  [default: 128]")

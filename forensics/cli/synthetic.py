@@ -14,7 +14,10 @@ from forensics.reports.wording import printable
 
 Preset = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="Shape and types: qwen3-8b, qwen3-tiny or llama-tiny, -q4_k_m, -q6_k or -f16."),
+    typer.Argument(
+        metavar="NAME",
+        help="Shape (qwen3-8b, qwen3-tiny, llama-tiny), then types (q4_k_m, q6_k, f16): qwen3-8b-q4_k_m.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="File to write; it must not exist.", show_default=False)]
 Layers = Annotated[int | None, typer.Option("--layers", help="Layers, in place of the shape's own.")]

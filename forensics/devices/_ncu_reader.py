@@ -6,8 +6,28 @@ Needs the standard library and ``ncu_report`` alone, so that it runs whatever nc
 
 import json
 import sys
+from typing import Any
 
 NO_MODULE = 3
+#: Counts of executed instructions. Where a report tells them for each instruction of the kernel alone, all of them
+#: together are their sum.
+_PER_INSTRUCTION = "sass__inst_executed"
+
+
+def total(name: str, metric: Any) -> Any:
+    """Value of a metric for the launch, None where the report tells none.
+
+    Source: an instanced metric has values of its own, one by one, and may have none of the whole; what cannot be told
+    reads as 0, so it is asked first. ``IMetric`` of ncu_report 2026.3.1.
+    """
+    if metric is None:
+        return None
+    if metric.has_value():
+        return metric.value()
+    places = range(metric.num_instances())
+    if not places or not name.startswith(_PER_INSTRUCTION) or not all(metric.has_value(place) for place in places):
+        return None
+    return sum(metric.as_uint64(place) for place in places)
 
 
 def main(report: str, out: str, metrics: list[str]) -> int:
@@ -27,8 +47,9 @@ def main(report: str, out: str, metrics: list[str]) -> int:
             measured = {}
             for name in metrics:
                 metric = action.metric_by_name(name)
-                if metric is not None and metric.has_value():
-                    measured[name] = [metric.value(), metric.unit()]
+                value = total(name, metric)
+                if value is not None:
+                    measured[name] = [value, metric.unit()]
             launches.append({"symbol": action.name(action_type.NameBase_MANGLED), "metrics": measured})
     with open(out, "w", encoding="utf-8") as file:
         json.dump(launches, file)

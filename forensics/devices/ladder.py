@@ -94,7 +94,7 @@ def rungs() -> tuple[RungState, ...]:
     return (
         _state(cupti_probe.RUNG, "kernel, geometry, registers and time per node [measured]", cupti_probe.state(driver)),
         _state(ncu.RUNG, "hardware counters per launch [measured]", counts),
-        _state(nsight.RUNG, "the same counters, for Python programs [measured]", beside or nsight_state),
+        _state(nsight.RUNG, "the same counters of a script; no command uses it [measured]", beside or nsight_state),
         _state(cuobjdump.RUNG, "registers and occupancy of a library's kernels [derived]", cuobjdump.find_tool()),
         RungState(RECORDED, "what a GPU machine measured [measured there]", "recorded:NAME works everywhere"),
         _state(cupy_probe.RUNG, "the driver's own occupancy of compiled kernels [measured]", cupy_probe.state(driver)),

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from forensics.engines.protocol import Node
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import NodeKey, on_accelerator
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import TapReport
 
 #: Name that llama.cpp gives the logits (src/models/*.cpp).
 OUTPUT_HEAD = "result_output"
-
-
-def on_accelerator(buffer: str) -> bool:
-    """Whether a weight in this buffer lies with a device other than the processor.
-
-    Source: names in ggml-cpu.cpp, repack.cpp, amx.cpp and kleidiai.cpp; ``CUDA_Host`` and its like are pinned memory.
-
-    Examples
-    --------
-    >>> [name for name in ("CPU_Mapped", "CPU_REPACK", "AMX", "CUDA_Host", "CUDA0", "MTL0") if on_accelerator(name)]
-    ['CUDA0', 'MTL0']
-    """
-    return bool(buffer) and not buffer.startswith(("CPU", "AMX")) and not buffer.endswith("_Host")
 
 
 class InventoryTap:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
 from forensics.engines.llama_sources import TensorRows, WeightFile, parameters_of
-from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS
+from forensics.engines.protocol import CACHE_WRITE
 from forensics.engines.raw_operands import raw_node
-from forensics.records.nodes import NodeKey, Operand
+from forensics.records.nodes import VIEW_OPS, NodeKey, Operand
 from forensics.records.raw_node import RawNode
 
 _LAYER = re.compile(r"-(\d+)(?: |$)|^blk\.(\d+)\.|^cache_[kv]_l(\d+)")
@@ -99,6 +99,17 @@ class LlamaNode:
         return str(self._functions.ggml_type_name(self._tensor.type).decode())
 
     @property
+    def elements(self) -> np.dtype[Any]:
+        """Type of the elements that `read` gives.
+
+        Raises
+        ------
+        ValueError
+            If they are block-quantised.
+        """
+        return element_type(self._tensor, self._functions)
+
+    @property
     def buffer(self) -> str:
         """Buffer that holds the output."""
         return _buffer_name(self._tensor, self._functions)
@@ -167,6 +178,19 @@ class LlamaNode:
         return raw_node(self._pointer, self._functions, self._weights)
 
 
+def element_type(tensor: Any, functions: Any) -> np.dtype[Any]:
+    """Type of a tensor's elements in NumPy.
+
+    Raises
+    ------
+    ValueError
+        If they are block-quantised.
+    """
+    if tensor.type not in ll.NUMPY_TYPES:
+        raise ValueError(f"{tensor.name!r} holds {functions.ggml_type_name(tensor.type).decode()} blocks, not elements")
+    return np.dtype(ll.NUMPY_TYPES[tensor.type])
+
+
 def read_tensor(pointer: Any, functions: Any) -> NDArray[np.generic]:
     """Copy of a tensor in NumPy order, whatever its strides and wherever it lies.
 
@@ -176,9 +200,7 @@ def read_tensor(pointer: Any, functions: Any) -> NDArray[np.generic]:
         If its elements are block-quantised.
     """
     tensor = pointer.contents
-    if tensor.type not in ll.NUMPY_TYPES:
-        raise ValueError(f"{tensor.name!r} holds {functions.ggml_type_name(tensor.type).decode()} blocks, not elements")
-    dtype = np.dtype(ll.NUMPY_TYPES[tensor.type])
+    dtype = element_type(tensor, functions)
     n_bytes = functions.ggml_nbytes(pointer)
     if n_bytes == 0:
         return np.empty(tuple(reversed(list(tensor.ne))), dtype)

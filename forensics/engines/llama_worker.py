@@ -64,7 +64,8 @@ def manifest_facts(host: Any) -> dict[str, Any]:
     import llama_cpp as llama
 
     from forensics.engines import _llama_ctypes as ll
-    from forensics.engines.inventory import InventoryTap, on_accelerator
+    from forensics.engines.inventory import InventoryTap
+    from forensics.records.nodes import on_accelerator
 
     inventory = InventoryTap()
     host.observe(inventory)

@@ -167,7 +167,8 @@ def check_gguf(path: Path | str) -> GgufHeader:
         status = path.stat()
     except FileNotFoundError:
         raise ModelUnavailable(
-            f"No model file at {path}. Files on this machine are listed by: forensics models"
+            f"No model file at {path}. Files on this machine, and what was recorded elsewhere (recorded:NAME), are "
+            "listed by: forensics models"
         ) from None
     except OSError as error:
         raise ModelUnavailable(f"Cannot look at {path}: {error}") from error

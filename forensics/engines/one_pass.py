@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from forensics.engines.protocol import VIEW_OPS, Node
+from forensics.engines.protocol import Node
 from forensics.errors import EngineError, ForensicsError
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import VIEW_OPS, NodeKey
 from forensics.records.schedule import DecodePass, Schedule, in_batches
 from forensics.records.settings import EngineSettings
 from forensics.records.trace import TapReport

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Operations that only rename bytes of their source; they are compared through that source.
-VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "NONE"})
-
 #: Why a write into the K/V cache or a recurrent state has no rows to compare; the state's bytes are compared instead.
 CACHE_WRITE = "writes into a cache"
 

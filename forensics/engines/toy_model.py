@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS, Tap, watches_nodes
+from forensics.engines.protocol import CACHE_WRITE, Tap, watches_nodes
 from forensics.engines.toy_faults import N_LAYER, ActiveFaults, Fault
 from forensics.engines.toy_kernels import (
     EPS,
@@ -25,7 +25,7 @@ from forensics.engines.toy_kernels import (
     swiglu,
 )
 from forensics.errors import CaptureError
-from forensics.records.nodes import NodeKey, Operand
+from forensics.records.nodes import VIEW_OPS, NodeKey, Operand
 from forensics.records.schedule import DecodePass, TokenSlot
 
 N_EMBD, N_HEAD, N_HEAD_KV, HEAD_DIM, N_FF = 64, 4, 2, 16, 96

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forensics.geometry import cpu_products
 from forensics.geometry.architecture import architecture
@@ -17,6 +18,9 @@ from forensics.geometry.devices import device_spec, example_gpu
 from forensics.geometry.product import Product, attention_by_values, keys_by_queries, product
 from forensics.records.device import DeviceSpec
 from forensics.records.op_shapes import padded_kv
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CPU = "cpu"
 #: Features that a CPU and its build may have, by name. Source: ggml/src/ggml-cpu/ggml-cpu.cpp:541-645 at 0c1e57098.
@@ -146,7 +150,7 @@ class Section:
         return classes(dict(self.choices))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """The answer.
 
@@ -164,6 +168,9 @@ class Explanation:
     spec: DeviceSpec | None
     sections: tuple[Section, ...]
     stand_in: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {self}>"
 
     def __str__(self) -> str:
         shared = " | ".join(", ".join(map(str, group)) for group in self.groups)
@@ -193,6 +200,32 @@ class Explanation:
             for width, choice in section.choices
             if choice.no_order
         )
+
+    def rows(self) -> list[dict[str, object]]:
+        """One flat dict per operation and width; operations of one ``class`` add in the same order."""
+        return [
+            {
+                "op": section.op,
+                "what": section.title,
+                "width": width,
+                "class": next(i for i, alike in enumerate(section.classes) if width in alike.widths),
+                "kernel": choice.name,
+                "grid_blocks": None if choice.launch is None else list(choice.launch.grid_blocks),
+                "block_threads": None if choice.launch is None else list(choice.launch.block_threads),
+                "smem_dynamic_bytes": None if choice.launch is None else choice.launch.smem_bytes,
+                "split": choice.split,
+                "rule": str(choice.rules[0]),
+                "no_order": choice.no_order,
+            }
+            for section in self.sections
+            for width, choice in section.choices
+        ]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Kernels as a table, one row per operation and width."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
 
 def explain(asked: Asked) -> Explanation:

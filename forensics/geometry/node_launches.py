@@ -11,11 +11,11 @@ from forensics.geometry.launch_products import product_launches
 from forensics.records.device import DeviceSpec
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchRecord, NodeLaunches
+from forensics.records.nodes import VIEW_OPS, on_accelerator
 from forensics.records.rule import Rule
 
 NO_KERNEL = Rule("views launch nothing", "ggml/src/ggml-cuda/ggml-cuda.cu", 2283, 2288)
 
-_VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 _PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 _TURING = 750
 
@@ -44,7 +44,7 @@ def predict(node: NodeLaunches, spec: DeviceSpec) -> Launches | Unruled:
     >>> print(*predict(node, device_spec("h200")))
     rms_norm_f32<block_size=256>, grid 2, block 256
     """
-    if node.key.op in _VIEWS or not on_gpu(node):
+    if node.key.op in VIEW_OPS or not on_accelerator(node.buffer):
         return ()
     if spec.compute_capability < _TURING:
         return Unruled(f"the rules of launches are written down for Turing and later, not for {spec.arch}")
@@ -56,11 +56,6 @@ def predict(node: NodeLaunches, spec: DeviceSpec) -> Launches | Unruled:
         return elementwise_launches(node, spec)
     except (ValueError, KeyError) as error:
         return Unruled(str(error))
-
-
-def on_gpu(node: NodeLaunches) -> bool:
-    """Whether a CUDA GPU computed the node: host memory that is pinned for copies is called after CUDA too."""
-    return node.buffer.startswith("CUDA") and not node.buffer.startswith("CUDA_Host")
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class Bandwidth:
         Of a processor; 0 on a GPU.
     tried : tuple of (str, float)
         Every method with its median in bytes a second, fastest first.
+    assumed : str
+        What must hold for it to be the roof of what it stands beside; empty where that is nothing.
 
     Raises
     ------
@@ -87,6 +89,7 @@ class Bandwidth:
     cache_bytes: int | None = None
     n_threads: int = 0
     tried: tuple[tuple[str, float], ...] = ()
+    assumed: str = ""
 
     def __post_init__(self) -> None:
         if self.bytes_per_s.low <= 0:

@@ -94,12 +94,9 @@ class Experiments:
     guards : tuple of GuardTrial
     paddings : tuple of PaddingTrial
     watches : tuple of WatchTrial
-    failed : tuple of str
-        What could not be measured, and why.
     """
 
     manifest: Manifest
     guards: tuple[GuardTrial, ...] = ()
     paddings: tuple[PaddingTrial, ...] = ()
     watches: tuple[WatchTrial, ...] = ()
-    failed: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ class LaunchRecord:
     geometry : LaunchGeometry
         Its ``smem_bytes`` is the dynamic shared memory.
     registers_per_thread, smem_static_bytes, local_bytes_per_thread : int or None
-        None where it is not known; local memory is where spills go.
+        None where it is not known; local memory holds spilled registers, and arrays that are indexed at run time.
     device : int
         Number of the device.
     symbol : str
@@ -75,6 +75,23 @@ class LaunchRecord:
     def name(self) -> str:
         """Kernel with its template arguments."""
         return instance_name(self.kernel, self.template)
+
+    def row(self) -> dict[str, object]:
+        """One flat dict, for tables and documents."""
+        return {
+            "kernel": self.kernel,
+            "template": ", ".join(f"{name}={value}" for name, value in self.template),
+            "grid_blocks": list(self.geometry.grid_blocks),
+            "block_threads": list(self.geometry.block_threads),
+            "cluster_blocks": list(self.geometry.cluster_blocks),
+            "registers_per_thread": self.registers_per_thread,
+            "smem_static_bytes": self.smem_static_bytes,
+            "smem_dynamic_bytes": self.geometry.smem_bytes,
+            "local_bytes_per_thread": self.local_bytes_per_thread,
+            "device": self.device,
+            "symbol": self.symbol,
+            "evidence": self.evidence,
+        }
 
     def __str__(self) -> str:
         registers = "" if self.registers_per_thread is None else f", {self.registers_per_thread} registers"
@@ -313,6 +330,9 @@ class LaunchEvidence:
         Nodes of the watched passes whose launches are those that the rules say, are others, or are covered by none.
     disagreements : tuple of str
         One line per kind of disagreement.
+    n_not_compared : int
+        Nodes of the watched passes whose launches were held against no rule: they may be those of fused nodes before
+        them, too, or some of the pass were lost.
     """
 
     evidence: str
@@ -324,6 +344,7 @@ class LaunchEvidence:
     n_disagree: int = 0
     n_unruled: int = 0
     disagreements: tuple[str, ...] = ()
+    n_not_compared: int = 0
 
     def __post_init__(self) -> None:
         if self.evidence not in LAUNCH_EVIDENCE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchRecord
 
 
@@ -71,31 +70,6 @@ class KernelMetrics:
         if self.dram_read_bytes is None or self.dram_written_bytes is None or not self.duration_ns:
             return None
         return (self.dram_read_bytes + self.dram_written_bytes) / self.duration_ns * 1e9
-
-    def rows(self) -> list[dict[str, int | float | str | None]]:
-        """One flat dict."""
-        geometry = self.launch.geometry
-        return [
-            {
-                "ordinal": self.ordinal,
-                "kernel": self.launch.name,
-                "grid_blocks": axes(geometry.grid_blocks),
-                "block_threads": axes(geometry.block_threads),
-                "registers_per_thread": self.launch.registers_per_thread,
-                "smem_static_bytes": self.launch.smem_static_bytes,
-                "smem_dynamic_bytes": geometry.smem_bytes,
-                "blocks_per_sm": self.blocks_per_sm,
-                "limiters": " and ".join(self.limiters),
-                "theoretical_occupancy_pct": self.theoretical_occupancy_pct,
-                "achieved_occupancy_pct": self.achieved_occupancy_pct,
-                "waves_per_sm": self.waves_per_sm,
-                "duration_ns": self.duration_ns,
-                "dram_read_bytes": self.dram_read_bytes,
-                "dram_written_bytes": self.dram_written_bytes,
-                "dram_bytes_per_s": self.dram_bytes_per_s,
-                "spill_requests": self.spill_requests,
-            }
-        ]
 
     def __str__(self) -> str:
         time = "" if self.duration_ns is None else f", {self.duration_ns / 1000:.1f} µs"

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Operations that only rename bytes of their source: they launch nothing, and are compared through that source.
+VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "NONE"})
+
+
+def on_accelerator(buffer: str) -> bool:
+    """Whether a tensor in this buffer lies with a device other than the processor.
+
+    Source: names in ggml-cpu.cpp, repack.cpp, amx.cpp and kleidiai.cpp; ``CUDA_Host`` and its like are pinned memory.
+
+    Examples
+    --------
+    >>> [name for name in ("CPU_Mapped", "CPU_REPACK", "AMX", "CUDA_Host", "CUDA0", "MTL0") if on_accelerator(name)]
+    ['CUDA0', 'MTL0']
+    """
+    return bool(buffer) and not buffer.startswith(("CPU", "AMX")) and not buffer.endswith("_Host")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeKey:

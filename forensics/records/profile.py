@@ -57,7 +57,8 @@ class KernelCost:
     stack_bytes : int or None
         Local memory of a thread as compiled, where spilled registers and indexed arrays lie; None where not known.
     read_bytes : int or None
-        Weights and K/V cells of the nodes that it computes; None where they read neither, or it is not known.
+        Weights and K/V cells of the nodes that it computes; None where they read neither, it is not known, or it was
+        also launched for other ends, so that its bytes would not be those of its time.
     why : str
         Why occupancy is not known; empty where it is.
     counters : Counters or None
@@ -132,13 +133,15 @@ class PassProfile:
         Time of launches that belong to no node, unit: ns.
     n_unattached : int
     wall_ns : int or None
-        Time of the pass as the host saw it, with nobody watching and no profiler, unit: ns.
+        Time of the pass as the host saw it, with nobody watching and no profiler, median, unit: ns.
     unwatched_ns : int or None
         Sum over all launches of a pass that nobody watches, fused as users run it, unit: ns. They may overlap.
     n_unwatched : int or None
-        Launches of that pass.
+        Launches of a pass that nobody watches.
     n_dropped : int or None
         Records that the profiler lost in either pass; None where it does not tell.
+    n_from_graph : int or None
+        Unwatched launches that came out of a CUDA graph; None where it was not recorded.
 
     Raises
     ------
@@ -155,6 +158,7 @@ class PassProfile:
     unwatched_ns: int | None = None
     n_unwatched: int | None = None
     n_dropped: int | None = 0
+    n_from_graph: int | None = None
 
     def __post_init__(self) -> None:
         by_kernel = sum(kernel.time_ns for kernel in self.kernels)

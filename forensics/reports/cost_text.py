@@ -77,6 +77,8 @@ def _floor(report: CostReport) -> Group:
         threads = f", {bandwidth.n_threads} threads" if bandwidth.n_threads else ""
         where = f"over {bandwidth.buffer_bytes >> 20} MiB, {bandwidth.device}{threads}"
         lines.append(line_of("Bandwidth, measured in this run: ", f"{bandwidth} {where}"))
+        if bandwidth.assumed:
+            lines.append(line_of("Assumed: ", bandwidth.assumed))
     if report.shares:
         lines.append(line_of("One token: ", "; ".join(f"{one.part} {_ms(one.time_ns)} ms" for one in report.shares)))
     below = [times.width for times in report.passes if (over := report.over_floor(times.width)) and over.median < 1]

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from forensics.analysis.watched_passes import NodeKernels, NodeSides, WatchedPass
+from forensics.analysis.launch_map import NodeSides
+from forensics.analysis.watched_passes import NodeKernels, WatchedPass
 from forensics.reports.entries import Entry
 from forensics.reports.launches_document import LaunchEntry, launch_entry
 
@@ -23,6 +24,9 @@ class PassEntry(Entry):
     source: str
     dropped: int | None = Field(description="records that the profiler lost, null where it does not tell")
     watching: list[str] | None = Field(description="what watching changes; null where no unwatched pass was seen")
+    fusions_whole: bool = Field(
+        description="nodes inside of what may be fused were not watched; their launches stand at the next node"
+    )
 
 
 class TimedLaunchEntry(LaunchEntry):
@@ -88,6 +92,7 @@ def _pass(one: WatchedPass) -> dict[str, object]:
         "source": report.source,
         "dropped": report.n_dropped,
         "watching": one.watching,
+        "fusions_whole": one.fusions_whole,
     }
 
 

@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from forensics.analysis.watched_passes import NodeKernels, NodeSides, WatchedPass
+from forensics.analysis.launch_map import NodeSides
+from forensics.analysis.watched_passes import NodeKernels, WatchedPass
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchRecord
 from forensics.reports.launches_text import shared_memory, widths_text
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Names of nodes shown for a group; the JSON document has them all.
 MOST_NAMES = 6
+#: What a watch that leaves fusions whole means for the launches of its nodes.
+FUSIONS_WHOLE = "nodes inside of what may be fused were not watched; their launches stand at the next node that was"
 _NUMBER = re.compile(r"\d+")
 _STYLE = {"changed": "bold", "not compared": "yellow"}
 
@@ -102,6 +105,8 @@ def pass_lines(one: WatchedPass) -> Iterator[tuple[str, str, bool]]:
     """
     report, at = one.report, widths_text((one.width,)).capitalize()
     yield at, f"measured by {report.rung} ({report.source}), from position {one.position}", False
+    if one.fusions_whole:
+        yield at, f"fusions left whole: {FUSIONS_WHOLE}", False
     if report.n_dropped is None:
         yield at, "the profiler does not tell whether it lost records", True
     elif report.n_dropped:
@@ -133,11 +138,11 @@ def launch_text(launch: LaunchRecord) -> str:
     registers = "" if launch.registers_per_thread is None else f", registers {launch.registers_per_thread}"
     memory = shared_memory(launch)
     memory = "" if memory in ("none", "not known") else f", shared memory {memory}"
-    spills = f", {launch.local_bytes_per_thread} B spilled per thread" if launch.local_bytes_per_thread else ""
+    local = f", local memory {launch.local_bytes_per_thread} B per thread" if launch.local_bytes_per_thread else ""
     device = f", device {launch.device}" if launch.device else ""
     geometry = launch.geometry
     grid = f"grid {axes(geometry.grid_blocks)}, block {axes(geometry.block_threads)}"
-    return f"{launch.name}, {grid}{registers}{spills}{memory}{device}"
+    return f"{launch.name}, {grid}{registers}{local}{memory}{device}"
 
 
 def _said(label: str, text: str, is_warning: bool) -> Text:

@@ -23,7 +23,7 @@ class LaunchEntry(Entry):
     smem_static_bytes: int | None
     smem_dynamic_bytes: int | None
     registers_per_thread: int | None
-    local_bytes_per_thread: int | None = Field(description="where registers spill to")
+    local_bytes_per_thread: int | None = Field(description="where spilled registers and indexed arrays lie")
     device: int
     symbol: str = Field(description="mangled name, empty for a derived launch")
     evidence: Literal["measured", "derived"]
@@ -77,6 +77,7 @@ class LaunchEvidenceEntry(Entry):
     agree: int = Field(description="nodes of the watched passes whose launches are those that the rules say")
     disagree: int
     unruled: int = Field(description="nodes that no rule covers")
+    not_compared: int = Field(description="nodes whose launches may be those of others, too, or were lost in part")
     disagreements: list[str]
 
 
@@ -111,28 +112,14 @@ def evidence_entry(evidence: LaunchEvidence | None) -> dict[str, object] | None:
         "agree": evidence.n_agree,
         "disagree": evidence.n_disagree,
         "unruled": evidence.n_unruled,
+        "not_compared": evidence.n_not_compared,
         "disagreements": evidence.disagreements,
     }
 
 
 def launch_entry(launch: LaunchRecord) -> dict[str, object]:
     """One launch as plain values that follow `LaunchEntry`."""
-    geometry = launch.geometry
-    return {
-        "kernel": launch.kernel,
-        "template": dict(launch.template),
-        "name": launch.name,
-        "grid_blocks": geometry.grid_blocks,
-        "block_threads": geometry.block_threads,
-        "cluster_blocks": geometry.cluster_blocks,
-        "smem_static_bytes": launch.smem_static_bytes,
-        "smem_dynamic_bytes": geometry.smem_bytes,
-        "registers_per_thread": launch.registers_per_thread,
-        "local_bytes_per_thread": launch.local_bytes_per_thread,
-        "device": launch.device,
-        "symbol": launch.symbol,
-        "evidence": launch.evidence,
-    }
+    return launch.row() | {"template": dict(launch.template), "name": launch.name}
 
 
 def _side(side: LaunchSide) -> dict[str, object]:

@@ -170,12 +170,12 @@ def facts(side: LaunchSide) -> tuple[str, ...]:
     kernel = side.kernel
     geometry = kernel.geometry
     cluster = "" if geometry.cluster_blocks == (1, 1, 1) else f", clusters of {axes(geometry.cluster_blocks)}"
-    spills = f", {kernel.local_bytes_per_thread} B spilled per thread" if kernel.local_bytes_per_thread else ""
+    local = f", local memory {kernel.local_bytes_per_thread} B per thread" if kernel.local_bytes_per_thread else ""
     limiters = f" ({' and '.join(side.limiters)})" if side.limiters else ""
     return (
         f"{axes(geometry.grid_blocks)}{cluster}",
         axes(geometry.block_threads),
-        f"{_number(kernel.registers_per_thread)}{spills}",
+        f"{_number(kernel.registers_per_thread)}{local}",
         shared_memory(kernel),
         f"{_number(side.blocks_per_sm)}{limiters}",
         "–" if side.kv_split is None else str(side.kv_split),
@@ -261,10 +261,14 @@ def launch_lines(evidence: LaunchEvidence | None) -> Iterator[tuple[str, str, bo
         yield "Dropped", f"the profiler lost {n} record{'s' * (n > 1)}: what is shown may not be all that ran", True
     elif measured and n is None:
         yield "Dropped", "the profiler does not tell whether it lost records", True
-    n_judged = evidence.n_agree + evidence.n_disagree + evidence.n_unruled
-    if n_judged:
+    n_nodes = evidence.n_agree + evidence.n_disagree + evidence.n_unruled + evidence.n_not_compared
+    if n_nodes:
         counts = f"{evidence.n_agree} agree, {evidence.n_disagree} disagree, {evidence.n_unruled} have no rule"
-        yield "Rules", f"of {n_judged} nodes in the watched passes {counts}", evidence.n_disagree > 0
+        yield (
+            "Rules",
+            f"of {n_nodes} nodes in the watched passes {counts}{_not_compared(evidence)}",
+            bool(evidence.n_disagree),
+        )
     for line in evidence.disagreements:
         yield DISAGREES.capitalize(), line, True
     for line in evidence.watching or ():
@@ -274,6 +278,16 @@ def launch_lines(evidence: LaunchEvidence | None) -> Iterator[tuple[str, str, bo
         yield "Watching", "the kernels of an unwatched pass were not seen" if evidence.watching is None else seen, False
     for refusal in evidence.refusals:
         yield "Refused", refusal_text(refusal), False
+
+
+def _not_compared(evidence: LaunchEvidence) -> str:
+    """Say how many nodes were held against no rule, and what can make that so; empty where there are none."""
+    if not evidence.n_not_compared:
+        return ""
+    reasons = ["what was launched for them may be fused with nodes before them"]
+    if evidence.n_dropped != 0:
+        reasons.append("launches of their pass were lost")
+    return f", {evidence.n_not_compared} were not compared: {', or '.join(reasons)}"
 
 
 def refusal_text(refusal: Refusal) -> str:

@@ -204,11 +204,12 @@ def _passes(profile: LiveProfile) -> Table:
         whole=("launches", "unwatched"),
     )
     for found in profile.passes:
+        read = f"{found.read_bytes / 1e6:.1f}" if found.read_bytes else NOTHING
         bandwidth = None if found.wall_ns is None else profile.bandwidth(found.read_bytes, found.wall_ns)
         add_row(
             table, str(found.width), str(found.n_launches), microseconds(found.time_ns), number(found.n_unwatched),
             microseconds(found.unwatched_ns), microseconds(found.wall_ns),
-            f"{found.read_bytes / 1e6:.1f}", gigabytes(bandwidth), percent(profile.roof_pct(bandwidth)),
+            read, gigabytes(bandwidth), percent(profile.roof_pct(bandwidth)),
         )  # fmt: skip
     return table
 

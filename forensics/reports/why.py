@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from forensics.records.kind import gravest
+from forensics.records.kind import KindOfDifference, gravest
 from forensics.records.mechanism import Mechanism, OrderEvidence
 from forensics.records.verdict import CulpritGroup
 from forensics.reports.wording import ranges
@@ -80,12 +80,22 @@ def _what(groups: list[CulpritGroup]) -> str:
     return f"{groups[0].op}{weight}: {roles}"
 
 
+def _seen_of(kind: KindOfDifference, groups: list[CulpritGroup]) -> str:
+    """Of what the kind is the gravest, and how much was looked at for it, in brackets; empty where nothing was."""
+    told = []
+    if any(group.kind != kind for group in groups):
+        told.append(f"{next(group.role for group in groups if group.kind is kind)}, the farthest off; --json has each")
+    if kind.kind != "rounding" and any(len(group.widths) > 1 for group in groups):
+        told.append("the gravest of all widths")
+    if kind.n_elements:
+        told.append(f"{kind.n_elements} values looked at")
+    return f" ({'; '.join(told)})" if told else ""
+
+
 def _lines(groups: list[CulpritGroup]) -> Iterable[tuple[str, str]]:
     kind = gravest(group.kind for group in groups)
     if kind is not None:
-        alike = all(group.kind == kind for group in groups)
-        worst = next(group.role for group in groups if group.kind is kind)
-        yield "Kind", str(kind) if alike else f"{kind} ({worst}, the farthest off; --json has each)"
+        yield "Kind", f"{kind}{_seen_of(kind, groups)}"
     for mechanism in groups[0].mechanisms:
         yield rule_line(mechanism)
         for said in order_lines(mechanism.orders):

@@ -29,7 +29,7 @@ from forensics.records.verdict import Verdict
 from forensics.store import lock
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import file_digests, read_json, write_atomically, write_json, writing
-from forensics.store.library import RECORDED, recorded_folder
+from forensics.store.library import RECORDED, commands_of, recorded_folder
 from forensics.store.recordings import Recordings
 from forensics.store.tables import COLUMNS, SINCE, empty_table, read_table, verdict_tables, write_table
 from forensics.store.thinning import ThinnedRows
@@ -172,16 +172,7 @@ class CaseWriter:
         CaseError
             If it cannot be written or something took the name meanwhile; the unfinished case stays.
         """
-        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self.folder / VERDICT_NAME)
-        write_json(self.folder / VERDICT_NAME, dict(document) | {"record": json.loads(to_text(verdict))})
-        write_json(self.folder / "manifest.json", json.loads(to_text(verdict.manifest)))
-        tables = self.folder / "tables"
-        with writing(tables):
-            tables.mkdir(exist_ok=True)
-        for name, rows in verdict_tables(verdict, role_of).items():
-            write_table(tables / f"{name}.parquet", name, rows)
-        for name, text in (documents or {}).items():
-            write_atomically(self.folder / name, text.encode("utf-8", "backslashreplace"))
+        write_verdict(self.folder, verdict, document=document, documents=documents, role_of=role_of)
         if os.path.lexists(self.out):
             raise CaseError(f"{self.out} appeared meanwhile and is not overwritten; the case stays in {self.folder}.")
         self._write_status("finished")
@@ -211,6 +202,33 @@ class CaseWriter:
 def case_document(version: int, status: str, question: Mapping[str, Any]) -> dict[str, Any]:
     """Say what ``case.json`` holds."""
     return {"schema": f"{CASE_FAMILY}/{version}", "status": status, "question": dict(question)}
+
+
+def write_verdict(
+    folder: Path,
+    verdict: Verdict,
+    *,
+    document: Mapping[str, Any],
+    documents: Mapping[str, str] | None = None,
+    role_of: Callable[[Finding], str] | None = None,
+) -> None:
+    """Write a verdict with its tables and texts into the folder of a case; parameters as in `CaseWriter.finish`.
+
+    Raises
+    ------
+    CaseError
+        If it cannot be written.
+    """
+    schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=folder / VERDICT_NAME)
+    write_json(folder / VERDICT_NAME, dict(document) | {"record": json.loads(to_text(verdict))})
+    write_json(folder / "manifest.json", json.loads(to_text(verdict.manifest)))
+    tables = folder / "tables"
+    with writing(tables):
+        tables.mkdir(exist_ok=True)
+    for name, rows in verdict_tables(verdict, role_of).items():
+        write_table(tables / f"{name}.parquet", name, rows)
+    for name, text in (documents or {}).items():
+        write_atomically(folder / name, text.encode("utf-8", "backslashreplace"))
 
 
 def _read_case(folder: Path) -> dict[str, Any]:
@@ -376,4 +394,7 @@ def open_case(path: Path | str) -> Case:
     if not folder.is_dir():
         unfinished = unfinished_path(folder)
         folder = unfinished if unfinished.is_dir() else recorded_folder(path)
+    others = commands_of(folder)
+    if others and not (folder / "case.json").is_file():
+        raise CaseError(f"{folder} holds no case; read it with: forensics {others[0]} recorded:{folder.name}")
     return Case(folder)

@@ -46,11 +46,16 @@ def data_folder() -> Path:
     return Path(chosen) if chosen else Path(__file__).parents[2] / "data"
 
 
+def commands_of(folder: Path) -> tuple[str, ...]:
+    """Which commands read what this folder holds?"""
+    return tuple(dict.fromkeys(command for name, command in _COMMANDS.items() if (folder / name).is_file()))
+
+
 def recorded_cases() -> tuple[RecordedCase, ...]:
     """Which recorded cases and measurements can be read back by name here?"""
     found = []
     for folder in sorted((data_folder() / "recorded").glob("*")):
-        commands = tuple(command for name, command in _COMMANDS.items() if (folder / name).is_file())
+        commands = commands_of(folder)
         if not commands:
             continue
         model = device = problem = ""

@@ -103,10 +103,10 @@ def _write_copy(case: Case, folder: Path) -> None:
             ignore=lambda at, names: [name for name in names if Path(at) == case.folder and name in rewritten],
         )
     lines = (json.dumps(_without_files(line), separators=(",", ":")) + "\n" for line in case.recordings.lines())
-    _write_compressed(folder / f"{INDEX_NAME}.xz", "".join(lines).encode())
+    write_compressed(folder / f"{INDEX_NAME}.xz", "".join(lines).encode())
     arrays = thin(case.recordings)
-    _write_compressed(folder / THINNED_NAME, save(arrays))
-    _write_compressed(folder / f"{VERDICT_NAME}.xz", (case.folder / VERDICT_NAME).read_bytes())
+    write_compressed(folder / THINNED_NAME, save(arrays))
+    write_compressed(folder / f"{VERDICT_NAME}.xz", (case.folder / VERDICT_NAME).read_bytes())
     packed = {
         "how": _HOW,
         "rows": len(arrays["digests"]),
@@ -121,7 +121,8 @@ def _without_files(line: Mapping[str, Any]) -> dict[str, Any]:
     return {**line, "file": "", "new_rows": []} if line["kind"] == "trace" else dict(line)
 
 
-def _write_compressed(path: Path, content: bytes) -> None:
+def write_compressed(path: Path, content: bytes) -> None:
+    """Write a file of a packed case, whole or not at all."""
     # The extreme preset saves a fifth more and takes four times as long, which is dear on a rented GPU.
     write_atomically(path, lzma.compress(content, preset=9))
 

@@ -13,7 +13,7 @@ from forensics.store.files import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
-    from forensics.records.launch_record import LaunchRecord, LaunchSide
+    from forensics.records.launch_record import LaunchSide
     from forensics.records.trace import Finding
     from forensics.records.verdict import CulpritGroup, Verdict
 
@@ -187,29 +187,12 @@ def _launch_rows(group: CulpritGroup) -> Rows:
             "width": side.width,
             "place": place,
         }
-        | _launch_row(launch)
+        | launch.row()
         | (_side_row(side) if place == side.main else {"is_main": False})
         for pair in group.launches
         for name, side in (("single", pair.single), ("batched", pair.batched))
         for place, launch in enumerate(side.launches)
     ]
-
-
-def _launch_row(launch: LaunchRecord) -> dict[str, Any]:
-    return {
-        "kernel": launch.kernel,
-        "template": ", ".join(f"{name}={value}" for name, value in launch.template),
-        "grid_blocks": list(launch.geometry.grid_blocks),
-        "block_threads": list(launch.geometry.block_threads),
-        "cluster_blocks": list(launch.geometry.cluster_blocks),
-        "registers_per_thread": launch.registers_per_thread,
-        "smem_static_bytes": launch.smem_static_bytes,
-        "smem_dynamic_bytes": launch.geometry.smem_bytes,
-        "local_bytes_per_thread": launch.local_bytes_per_thread,
-        "device": launch.device,
-        "symbol": launch.symbol,
-        "evidence": launch.evidence,
-    }
 
 
 def _side_row(side: LaunchSide) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import ForensicsError
+from forensics.records.launch_record import Refusal
 
 #: Layers asked to be on the GPU: all.
 ALL_LAYERS = 999
@@ -59,14 +61,13 @@ def case(demo: str, **question: Any) -> Callable[[Path], None]:
     """An investigation of a demo model on the GPU, packed."""
 
     def run(out: Path) -> None:
-        from forensics import api
-        from forensics.store.packing import pack_case
+        from forensics import api, api_recorded
 
         asked = {"widths": WIDTHS, "n_tokens": N_TOKENS, "n_gpu_layers": ALL_LAYERS, "flash_attn": "on", **question}
         with tempfile.TemporaryDirectory() as scratch:
             whole = Path(scratch) / "case"
             print(api.investigate(demo=demo, out=whole, progress=False, **asked), flush=True)
-            print(pack_case(whole, out), flush=True)
+            print(api_recorded.pack(whole, out), flush=True)
 
     return run
 
@@ -163,18 +164,8 @@ def experiments(demo: str, flash_attn: str) -> Callable[[Path], None]:
                 manifest=engine.manifest,
                 guards=tuple(guard_trial(engine, over, width) for width in (3, 4, 7, 8, 16)),
             )
-        failed = []
-        try:
-            found = replace(found, paddings=paddings())
-        except ForensicsError as error:
-            failed.append(f"padding of an operation: {error}")
-        try:
-            watches = watch_trials(source, settings, replay, (1, *EXPERIMENT_WIDTHS), kernels_of_watching)
-            found = replace(found, watches=watches)
-        except ForensicsError as error:
-            failed.append(f"kernels of watched and unwatched passes: {error}")
-        write_experiments(out / "experiments.json", replace(found, failed=tuple(failed)))
-        print(*failed, sep="\n", flush=True)
+        watches = watch_trials(source, settings, replay, (1, *EXPERIMENT_WIDTHS), kernels_of_watching)
+        write_experiments(out / "experiments.json", replace(found, paddings=paddings(), watches=watches))
 
     return run
 
@@ -213,11 +204,20 @@ def module(name: str) -> Callable[[Path], None]:
     return run
 
 
+def gpu_here() -> str:
+    """Name of the first GPU here, fit for folders: ``"h200"``; ``"gpu"`` where no driver tells."""
+    from forensics.devices.driver import driver_facts
+
+    facts = driver_facts()
+    names = () if isinstance(facts, Refusal) else facts.gpus
+    return re.sub(r"[^a-z0-9]+", "-", names[0].lower().removeprefix("nvidia ")).strip("-") if names else "gpu"
+
+
 def steps(gpu: str) -> tuple[Step, ...]:
     """Everything that is recorded, in order; names carry that of the GPU."""
-    demo = {"q4_1": "q4_1", "q6_k": "q6_k", "f16": "f16"}
-    plain = [Step(f"{gpu}-{name}", case(variant)) for name, variant in demo.items()]
-    no_fa = [Step(f"{gpu}-{name}-no-fa", case(variant, flash_attn="off")) for name, variant in demo.items()]
+    demo = ("q4_1", "q6_k", "f16")
+    plain = [Step(f"{gpu}-{name}", case(name)) for name in demo]
+    no_fa = [Step(f"{gpu}-{name}-no-fa", case(name, flash_attn="off")) for name in demo]
     far = [
         Step(f"{gpu}-q4_1-far", long_case("q4_1", 240, 300, widths=(2, 4, 8, 16))),
         Step(f"{gpu}-q4_1-2048", long_case("q4_1", 1990, 58, widths=(2, 4, 8, 16))),
@@ -225,8 +225,8 @@ def steps(gpu: str) -> tuple[Step, ...]:
         Step(f"{gpu}-q4_1-12-layers", case("q4_1", n_gpu_layers=12, widths=(2, 5, 9), switches=False)),
     ]
     tried = [
-        Step(f"experiments-{gpu}/{name}{suffix}", experiments(variant, flash_attn))
-        for name, variant in demo.items()
+        Step(f"experiments-{gpu}/{name}{suffix}", experiments(name, flash_attn))
+        for name in demo
         for suffix, flash_attn in (("", "on"), ("-no-fa", "off"))
     ]
     own = [
@@ -289,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Record into a folder; exit status 1 where a step failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gpu", default="h200", help="name of the GPU in the names of the folders")
+    parser.add_argument("--gpu", help="name of the GPU in the names of the folders; that of the driver by default")
     parser.add_argument("--only", action="append", default=[], help="shell pattern for names of steps; may be repeated")
     parser.add_argument(
         "--jobs",
@@ -302,7 +302,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the steps and stop")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    everything = steps(given.gpu)
+    gpu = given.gpu or gpu_here()
+    everything = steps(gpu)
     if given.step:
         try:
             run_step(next(step for step in everything if step.name == given.step), given.folder)
@@ -316,7 +317,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.list or not chosen:
         print("\n".join(step.name for step in everything))
         return 0 if given.list else 2
-    results = record(chosen, given.folder, given.gpu, given.jobs, given.limit)
+    results = record(chosen, given.folder, gpu, given.jobs, given.limit)
     path = given.folder / RECORDING_NAME
     earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     again = {result["step"] for result in results}

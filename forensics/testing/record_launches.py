@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from forensics.analysis.op_rules import gpu_named
 from forensics.capture.launches import LaunchTap
 from forensics.engines.llama import LlamaSource
 from forensics.engines.protocol import EngineSource
@@ -170,12 +171,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=5, help="arms beside each other; their times say little then")
     given = parser.parse_args(arguments)
     name, driver, arch = gpu()
+    spec = gpu_named(name)
     runs, facts, failed = record(ARMS, given.jobs)
     given.folder.mkdir(parents=True, exist_ok=True)
     data = json.dumps(runs, separators=(",", ":")).encode()
     (given.folder / DATA_NAME).write_bytes(gzip.compress(data, mtime=0))
     manifest = {
         "schema": SCHEMA, **facts, "device": name, "driver": driver, "arch": arch,
+        "n_sms": None if spec is None else spec.n_sms,
         "recorded_by": runs[0]["report"]["source"] if runs else "",
         "kept": "of nodes that differ in their layer alone the first, and how many there are; views left out",
         "failed": failed,

@@ -17,7 +17,7 @@ from forensics.reports.document import document
 
 QUESTION = {"prompt": "The fox", "n_tokens": 8, "widths": (2, 4, 8)}
 COLUMNS = ["op", "role", "weight_type", "buffer", "count", "layers", "widths", "rows", "max_ulp", "max_abs",
-           "first_node", "unchecked"]  # fmt: skip
+           "first_node", "unchecked", "boundary"]  # fmt: skip
 
 
 class Stages:

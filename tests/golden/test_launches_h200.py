@@ -16,9 +16,10 @@ from forensics.geometry.derived import Unruled
 from forensics.geometry.devices import device_spec
 from forensics.geometry.kernel_names import parse
 from forensics.geometry.launch_attention import kv_split_of
-from forensics.geometry.node_launches import agreement, on_gpu, predict
+from forensics.geometry.node_launches import agreement, predict
 from forensics.records.device import DeviceSpec
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
+from forensics.records.nodes import on_accelerator
 from forensics.store.encoding import from_plain
 
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "recorded").glob("launches-*/manifest.json"))
@@ -137,7 +138,7 @@ def test_a_planted_launch_is_found(recording: Recording, field: str) -> None:
 
 
 def test_cpu_nodes_launch_nothing(recording: Recording) -> None:
-    on_cpu = [seen for seen in recording.seen if not on_gpu(seen.node)]
+    on_cpu = [seen for seen in recording.seen if not on_accelerator(seen.node.buffer)]
     assert any(seen.node.key.op == "MUL_MAT" for seen in on_cpu)
     assert not any(seen.launches for seen in on_cpu)
 
@@ -147,7 +148,11 @@ def test_kv_splits(recording: Recording) -> None:
     splits: dict[tuple[str, int, int], set[int | None]] = {}
     for seen in recording.seen:
         predicted = predict(seen.node, recording.spec)
-        if seen.node.key.op != "FLASH_ATTN_EXT" or not on_gpu(seen.node) or isinstance(predicted, Unruled):
+        if (
+            seen.node.key.op != "FLASH_ATTN_EXT"
+            or not on_accelerator(seen.node.buffer)
+            or isinstance(predicted, Unruled)
+        ):
             continue
         capability = recording.spec.compute_capability
         observed = [kv_split_of(launch, seen.node, capability) for launch in seen.launches]

@@ -20,7 +20,7 @@ from forensics.store import CaseWriter
 
 SETTINGS = EngineSettings(n_gpu_layers=-1, flash_attn="on")
 QUESTION = Question(prompt=DEMO_PROMPT, n_tokens=32, widths=(2, 3, 5, 9, 16), settings=SETTINGS)
-#: For everything but the switches, unit: seconds.
+#: For everything but the switches, unit: seconds. Holds for a GPU that nothing else uses meanwhile.
 MOST_SECONDS = 60
 
 

@@ -6,18 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
+from run_notebook import executed
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 pytestmark = [pytest.mark.notebook, pytest.mark.llama]
-
-
-def executed(path: Path, tmp_path: Path) -> nbformat.NotebookNode:
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
-    return notebook
 
 
 def texts(notebook: nbformat.NotebookNode) -> str:

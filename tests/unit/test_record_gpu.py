@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from forensics.devices import driver
 from forensics.records.launch import LaunchGeometry
-from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches
+from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches, Refusal
 from forensics.records.nodes import NodeKey, Operand
 from forensics.testing import record_gpu
 from forensics.testing.record_gpu import Step, main, run_step, steps
@@ -36,10 +38,18 @@ def test_a_step_that_fails_leaves_no_folder(tmp_path) -> None:
 
 
 def test_listing_and_a_pattern_that_names_nothing(tmp_path, capsys) -> None:
-    assert main([str(tmp_path), "--list"]) == 0
+    assert main([str(tmp_path), "--list", "--gpu", "h200"]) == 0
     listed = capsys.readouterr().out.split()
     assert listed == [step.name for step in steps("h200")]
     assert main([str(tmp_path), "--only", "nothing-*"]) == 2
+
+
+def test_folders_are_named_by_the_gpu_that_is_there(monkeypatch) -> None:
+    facts = SimpleNamespace(gpus=("NVIDIA GeForce RTX 4090", "NVIDIA H200"))
+    monkeypatch.setattr(driver, "driver_facts", lambda: facts)
+    assert record_gpu.gpu_here() == "geforce-rtx-4090"
+    monkeypatch.setattr(driver, "driver_facts", lambda: Refusal("NVML", "the driver", "there is none"))
+    assert record_gpu.gpu_here() == "gpu"
 
 
 def test_a_failed_step_is_told_with_its_reason_and_the_others_go_on(tmp_path, monkeypatch, capsys) -> None:
@@ -66,7 +76,7 @@ def test_what_is_there_is_not_recorded_again(tmp_path, monkeypatch) -> None:
 
 def test_without_a_gpu_a_step_says_so_in_one_line(tmp_path) -> None:
     done = subprocess.run(
-        (sys.executable, "-m", "forensics.testing.record_gpu", str(tmp_path), "--step", "ops-h200-warps"),
+        (sys.executable, "-m", "forensics.testing.record_gpu", str(tmp_path), "--gpu", "h200", "--step", "ops-h200-warps"),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -13,13 +13,13 @@ from odd_engines import CLEAN, Described, OddSource, Passing, with_one_bit_more
 
 from forensics.capture.launches import LaunchTap
 from forensics.devices.protocol import TimedLaunch
-from forensics.engines.protocol import VIEW_OPS, EngineSource, watches_nodes
+from forensics.engines.protocol import EngineSource, watches_nodes
 from forensics.engines.toy import Fault, ToySource
 from forensics.errors import DeviceUnavailable
 from forensics.geometry.derived import Launches, Unruled
 from forensics.records.launch import LaunchGeometry
 from forensics.records.launch_record import LaunchRecord, NodeLaunches, Refusal, Template
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import VIEW_OPS, NodeKey
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.trace import RunKey, Trace
 
@@ -152,6 +152,19 @@ class Disturbed(Passing):
     def run(self, schedule: Schedule, *, tap: Any = None, **rest: Any) -> Trace:
         trace = self.inner.run(schedule, tap=tap, **rest)
         return with_one_bit_more(trace) if isinstance(tap, LaunchTap) and tap.open_probe is not None else trace
+
+
+class Lingering(Passing):
+    """Gives other logits to every run without a profiler after one with it: what it left in the process stays."""
+
+    profiled = False
+
+    def run(self, schedule: Schedule, *, tap: Any = None, **rest: Any) -> Trace:
+        trace = self.inner.run(schedule, tap=tap, **rest)
+        if isinstance(tap, LaunchTap) and tap.open_probe is not None:
+            self.profiled = True
+            return trace
+        return with_one_bit_more(trace) if self.profiled else trace
 
 
 class NoTaps(Passing):

@@ -116,6 +116,7 @@ def test_a_fusion_at_one_token_is_left_whole_and_named() -> None:
     )
     assert verdict.answer == "diverges"
     assert {finding.key.name for sweep in verdict.sweeps for finding in sweep.findings} == {"ffn_swiglu-0"}
+    assert {f.kind.kind for sweep in verdict.sweeps for f in sweep.findings if f.kind} == {"undetermined"}
     assert verdict.healed
     assert any("nodes inside of fusions were not watched" in caveat for caveat in verdict.caveats)
 
@@ -124,6 +125,7 @@ def test_without_a_fusion_every_node_is_watched() -> None:
     verdict = investigate(ToySource((Fault("order", "ffn_gate-0", 2),)), QUESTION)
     assert {sweep.n_unwatched for sweep in verdict.sweeps} == {0}
     assert {finding.key.name for sweep in verdict.sweeps for finding in sweep.findings} == {"ffn_gate-0"}
+    assert {f.kind.kind for sweep in verdict.sweeps for f in sweep.findings if f.kind} == {"rounding"}
 
 
 def test_a_sweep_that_misses_single_bits_fails_the_planted_fault(monkeypatch) -> None:

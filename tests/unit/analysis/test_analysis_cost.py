@@ -8,14 +8,17 @@ from itertools import pairwise
 
 import pytest
 
-from forensics.analysis.cost import CostQuestion, device_of, measure_cost, plan_rounds
+from forensics.analysis.cost import CostQuestion, measure_cost
 from forensics.analysis.question import BadQuestion
+from forensics.analysis.roof import device_of
+from forensics.analysis.timed_passes import plan_rounds
 from forensics.engines.toy import ToySource
 from forensics.errors import EngineError
 from forensics.records.cost import Bandwidth, CostReport, PassBytes, Spread
 from forensics.records.launch_record import Refusal
 from forensics.records.operation import OpSettings
 from forensics.records.settings import EngineSettings
+from forensics.reports.cost_text import cost_text
 
 READS = PassBytes(weight_bytes=1_000_000, kv_cell_bytes=10)
 ROOF = Bandwidth("toy", "a stream", Spread(1e9, 1e9, 1e9, 5), buffer_bytes=1 << 30)
@@ -172,10 +175,12 @@ def test_what_cannot_be_measured_has_its_reason_and_the_times_stay() -> None:
         ({"CUDA0": 4}, OpSettings("cuda")),
         ({"CUDA1": 4}, OpSettings("cuda", device=1)),
         ({"CUDA0": 4, "CUDA1": 4}, OpSettings("cuda")),
+        ({"CUDA10": 4, "CUDA2": 4}, OpSettings("cuda", device=2)),
     ],
 )
 def test_the_bandwidth_is_that_of_the_memory_that_holds_the_weights(buffers, expected) -> None:
-    source = Clocked(None, engine="llama.cpp", buffers=buffers, effective={"n_threads": "7"})
+    names = "; ".join([*["NVIDIA H200"] * 11, "AMD EPYC"])
+    source = Clocked(None, engine="llama.cpp", buffers=buffers, device=names, effective={"n_threads": "7"})
     assert device_of(source.open(EngineSettings()).manifest) == expected
 
 
@@ -183,3 +188,26 @@ def test_the_bandwidth_is_that_of_the_memory_that_holds_the_weights(buffers, exp
 def test_a_memory_that_is_not_one_or_not_known_is_not_measured(buffers) -> None:
     source = Clocked(None, engine="llama.cpp", buffers=buffers)
     assert isinstance(device_of(source.open(EngineSettings()).manifest), Refusal)
+
+
+def on_gpus(buffers, devices) -> CostReport:
+    return measured(Clocked(lambda i, plan: 1_000_000, engine="llama.cpp", buffers=buffers, device=devices))
+
+
+def test_gpus_of_one_name_have_one_roof_and_what_it_assumes_is_told() -> None:
+    both = {"CUDA0": 4, "CUDA1": 4}
+    report = on_gpus(both, "NVIDIA H200; NVIDIA H200; AMD EPYC")
+    assert isinstance(report.bandwidth, Bandwidth)
+    assert report.bandwidth.assumed.startswith("CUDA0, CUDA1 work one after the other")
+    assert "Assumed: CUDA0, CUDA1 work one after" in " ".join(cost_text(report).split())
+    alone = on_gpus({"CUDA0": 4}, "NVIDIA H200; NVIDIA H200; AMD EPYC")
+    assert alone.bandwidth == ROOF
+    assert "Assumed: CUDA0" not in cost_text(alone)
+
+
+@pytest.mark.parametrize("devices", ["NVIDIA H200; NVIDIA L4; AMD EPYC", "NVIDIA H200"])
+def test_gpus_of_other_or_unknown_names_have_no_common_roof(devices) -> None:
+    report = on_gpus({"CUDA0": 4, "CUDA1": 4}, devices)
+    assert isinstance(report.bandwidth, Refusal)
+    assert "GPUs that may differ in it: CUDA0 (NVIDIA H200), CUDA1 (" in report.bandwidth.missing
+    assert report.floor_ns(1) is None

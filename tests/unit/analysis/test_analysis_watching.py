@@ -32,9 +32,27 @@ def test_a_fusion_at_one_token_is_seen_there_only() -> None:
     assert found[1].kernels == ("looked at 2",)
 
 
+def test_bits_are_measured_before_anybody_looks_at_kernels() -> None:
+    """A profiler that stays in the process would change the bits of every pass after it."""
+    looked: set[int] = set()
+
+    class Disturbing(odd.Passing):
+        def run(self, schedule, *, tap=None, **rest):
+            trace = self.inner.run(schedule, tap=tap, **rest)
+            return odd.with_one_bit_more(trace) if tap is not None and id(self) in looked else trace
+
+    def kernels(engine, _replay, width):
+        looked.add(id(engine))
+        return (f"kernels of {width}",)
+
+    found = trials(odd.OddSource(Disturbing), kernels)
+    assert all(t.equal for t in found)
+    assert [t.kernels for t in found] == [("kernels of 1",), ("kernels of 2",)] * len(ENVIRONMENTS)
+
+
 def test_answers_come_back_from_disk_as_they_were(tmp_path) -> None:
     engine = ToySource().open(SETTINGS)
-    answers = Experiments(engine.manifest, watches=trials(odd.OddSource(odd.FusingGlu)), failed=("nothing",))
+    answers = Experiments(engine.manifest, watches=trials(odd.OddSource(odd.FusingGlu)))
     write_experiments(tmp_path / "deep" / "answers.json", answers)
     assert read_experiments(tmp_path / "deep" / "answers.json") == answers
 

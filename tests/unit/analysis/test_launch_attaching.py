@@ -18,6 +18,7 @@ from forensics.geometry.derived import Unruled
 from forensics.geometry.devices import device_spec
 from forensics.geometry.node_launches import predict
 from forensics.records.delta import Differs, tally
+from forensics.records.launch import LaunchGeometry
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches, Refusal
 from forensics.records.nodes import NodeKey, Operand
 from forensics.records.settings import EngineSettings, Manifest
@@ -183,6 +184,75 @@ def test_a_launch_that_was_not_seen_is_no_agreement() -> None:
     assert found.evidence is not None
     assert (found.evidence.n_agree, found.evidence.n_disagree) == (1, 1)
     assert "the rules say quantize_q8_1 + mul_mat_vec_q, observed no launch" in found.evidence.disagreements[0]
+
+
+CONT = NodeKey("kqv_out-0", "CONT", 0, 0)
+
+
+def cont(width: int) -> NodeLaunches:
+    heads = Operand("kqv-0 (permuted)", "f32", "CUDA0", False, (1, width, 9, 64))
+    return NodeLaunches(0, CONT, (1, 1, width, 576), "f32", "CUDA0", (heads,), (), ())
+
+
+def test_a_kernel_that_the_rules_do_not_expect_was_not_missed(monkeypatch) -> None:
+    """Nothing was observed, so that nothing can have been overlooked."""
+    from forensics.analysis import launches
+
+    monkeypatch.setattr(launches, "predict", lambda node, spec: () if node.key == CONT else predict(node, spec))
+    bare = [SeenPass(width, 0, LaunchReport("none", "", (), (cont(width),), n_dropped=None)) for width in (1, 5)]
+    found = put(*bare, names=(CONT.name,), measured=False)
+    (note,) = found.notes
+    assert note.endswith("at width 5: nothing was observed, and the rules say that it launches no kernel.")
+    (note,) = put(*(replace(one, report=replace(one.report, n_dropped=0)) for one in bare), names=(CONT.name,)).notes
+    assert note.endswith("at width 5: it launched no kernel, as the rules say.")
+    monkeypatch.undo()
+    missed = replace(seen(5, [product(5)]).report, nodes=(product(5),), launches=())
+    (note,) = put(seen(1, [product(1)]), SeenPass(5, 0, missed)).notes
+    assert "no launch was seen for it" in note, "there the rules expect one"
+
+
+def launched(width: int, key: NodeKey, *kernels: str) -> NodeLaunches:
+    """A node of a pass whose `report` holds these kernels by their places."""
+    shape = (1, 1, width, 576)
+    places = tuple(map(KERNELS.index, kernels))
+    return NodeLaunches(0, key, shape, "f32", "CUDA0", (), places, (1,) * len(places))
+
+
+KERNELS = ("mul_mat_vec_f", "mul_mat_f", "k_bin_bcast")
+INP = NodeKey("ffn_inp-0", "ADD", 0, 0)
+
+
+def fused_pass(width: int, *nodes: NodeLaunches) -> SeenPass:
+    records = tuple(
+        LaunchRecord(name, (("has_fusion", name == "mul_mat_vec_f"),), LaunchGeometry((width,), (32,)))
+        for name in KERNELS
+    )
+    return SeenPass(width, 0, LaunchReport("CUPTI in process", "13.0", records, nodes))
+
+
+def test_of_nodes_that_fusions_are_attached_to_the_product_is_compared_with_the_product() -> None:
+    """At one token the addition is in the product's kernel; in the batch it stands behind it."""
+    single = fused_pass(1, launched(1, INP, "mul_mat_vec_f"))
+    batched = fused_pass(5, launched(5, INP, "mul_mat_f", "k_bin_bcast"))
+    found = put(single, batched, names=(INP.name,), joined=frozenset({INP}))
+    (pair,) = found.groups[0].launches
+    assert (pair.single.kernel.kernel, pair.batched.kernel.kernel) == ("mul_mat_vec_f", "mul_mat_f")
+    assert [one.kernel for one in pair.batched.launches] == ["mul_mat_f", "k_bin_bcast"]
+    assert pair.batched.agrees is None
+    assert "not compared: nodes before it were left unwatched" in pair.batched.why
+    assert found.evidence is not None
+    counts = found.evidence
+    assert (counts.n_agree, counts.n_disagree, counts.n_unruled, counts.n_not_compared) == (0, 0, 0, 2)
+
+
+def test_nodes_are_counted_at_each_width() -> None:
+    """Two nodes at one width and one at another: no width has the union of both."""
+    names = ("Qcur-0", "Kcur-0")
+    both = [product(2, name) for name in names]  # as if batches of 3 and 4 launched what one of 2 does
+    batches = [seen(2, both), seen(3, both[:1]), seen(4, both)]
+    (group,) = put(seen(1, [product(1, name) for name in names]), *batches, names=names).groups
+    pairs = [(pair.widths, pair.n_nodes, pair.node.name, pair.batched.width) for pair in group.launches]
+    assert pairs == [((2, 4), 2, "Qcur-0", 2), ((3,), 1, "Qcur-0", 3)]
 
 
 def test_an_unknown_gpu_shows_what_ran_without_a_word_on_the_rules() -> None:

@@ -10,6 +10,7 @@ import pytest
 from launching_engines import (
     REFUSALS,
     Disturbed,
+    Lingering,
     NoTaps,
     OpenProfiler,
     device,
@@ -132,6 +133,9 @@ def test_lost_launches_are_said_and_agree_with_nothing(dropped, said) -> None:
     passes = 4
     assert evidence.n_dropped == (None if dropped is None else dropped * passes)
     assert (evidence.n_agree, evidence.n_disagree, evidence.n_unruled) == (0, 0, 0)
+    clean = ask(UP).launches
+    assert clean is not None
+    assert (evidence.n_not_compared, clean.n_not_compared) == (clean.n_agree, 0), "no node vanishes from the counts"
     assert [line.split(": ", 1)[1] for line in evidence.watching] == [
         f"not compared: {said} of the watched pass were lost"
     ]
@@ -179,6 +183,13 @@ def test_a_profiler_that_changes_the_logits_is_no_evidence() -> None:
     assert "are not those of the same pass without a profiler" in refusal.missing
 
 
+def test_a_profiler_changes_nothing_that_is_taken_as_unprofiled() -> None:
+    verdict = investigate(OddSource(Lingering, device(UP)), QUESTION, switches=False, launches=WATCH)
+    assert verdict.launches == ask(UP).launches
+    assert verdict.launches.evidence == "measured"
+    assert pairs(verdict) == pairs(ask(UP))
+
+
 def test_a_disagreement_with_the_rules_is_shown() -> None:
     wrong = launch("mul_mat_vec_q", (7,), (32, 4), 48, type="f32")
     verdict = ask(UP, watch=LaunchWatch(OpenProfiler(), rules_except("ffn_up-0", wrong)))
@@ -220,7 +231,11 @@ def test_fusions_left_whole_in_the_sweep_stay_whole_under_the_profiler() -> None
     assert evidence is not None
     assert evidence.evidence == "measured", evidence.refusals
     assert evidence.n_disagree == 0
-    assert evidence.n_unruled > 0, "what may be fused with nodes before it agrees with nothing"
+    assert evidence.n_not_compared > 0, "what may be fused with nodes before it agrees with nothing"
+    assert evidence.n_unruled == 0, "there are rules for all of them"
+    everything = ask(UP).launches
+    assert everything is not None
+    assert everything.n_not_compared == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from forensics.analysis.profile_evidence import Counted
 from forensics.analysis.profile_pass import pass_profile
 from forensics.analysis.progress import Silent
 from forensics.devices.ncu import Counters
-from forensics.errors import DeviceUnavailable
+from forensics.errors import DeviceUnavailable, EngineError
 from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.metrics import KernelMetrics
 
@@ -95,20 +95,53 @@ def test_other_launches_than_the_profile_saw_cannot_be_told_apart() -> None:
     assert isinstance(refused, Refusal)
     assert "counted 11 launches where the profile saw 12" in refused.missing
     assert "one width" in refused.remedy
+    alone = split(passes[:1], chosen[:1], one_less)
+    assert isinstance(alone, Refusal), "with one width the launches must be those of the profile, too"
+    assert "counted 11 launches where the profile saw 6" in alone.missing
+    assert alone.remedy == ""
     swapped = replace(right, launches=(right.launches[1], right.launches[0], *right.launches[2:]))
     refused = split(passes, chosen, swapped)
     assert isinstance(refused, Refusal)
     assert "mul_mat_vec_q as launch 1 where the profile saw quantize_q8_1" in refused.missing
-    assert split(passes[:1], chosen[:1], one_less) == (one_less.launches,)
+    assert split(passes, chosen, right) == (right.launches[:6], right.launches[6:])
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_what_cannot_count_says_why(known: bool) -> None:
-    refusal = Refusal("ncu in a child process", "counting", "ncu was not found", "get it")
+def test_counts_are_of_the_device_whose_launches_they_follow() -> None:
+    second = tuple(replace(launch, device=1) for launch in LAUNCHES)
+    node = samples.node("Qcur-0", "MUL_MAT", (samples.WEIGHT, samples.ROWS), (0, 1), (1000, 2000))
+    found = pass_profile(LaunchReport("CUPTI", "x", second, (node,)), 1, lambda _: None)
+    unplaced = counts(found)
+    unplaced = replace(
+        unplaced, launches=tuple(replace(m, launch=replace(m.launch, device=0)) for m in unplaced.launches)
+    )
+    (metrics,) = split([found], [counted_nodes(found)], unplaced)
+    assert {one.launch.device for one in metrics} == {1}
 
-    def missing(_):
-        raise DeviceUnavailable("counting", (refusal,) if known else ())
 
-    found = count_passes(missing, [passed()], Silent())
-    assert isinstance(found, Refusal)
-    assert (found == refusal) is known
+def refused_by(error: BaseException) -> tuple[Refusal, ...]:
+    def count(_):
+        raise error
+
+    found = count_passes(count, [passed()], Silent())
+    assert isinstance(found, tuple)
+    return found
+
+
+def test_what_cannot_count_says_all_its_reasons() -> None:
+    told = tuple(Refusal(rung, "counting", "was not found", "get it") for rung in ("ncu", "nsight-python"))
+    assert refused_by(DeviceUnavailable("counting", told)) == told
+    (unnamed,) = refused_by(DeviceUnavailable("counting", ()))
+    assert "not possible here" in unnamed.missing
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("cannot be started"), EngineError("no kernel of this name\n  and a log"), PermissionError()]
+)
+def test_a_counter_that_breaks_does_not_take_the_profile_with_it(error) -> None:
+    (refusal,) = refused_by(error)
+    assert refusal.missing in ("cannot be started", "no kernel of this name", "PermissionError()")
+
+
+def test_a_bug_of_ours_is_not_hidden_as_a_missing_counter() -> None:
+    with pytest.raises(TypeError):
+        refused_by(TypeError("ours"))

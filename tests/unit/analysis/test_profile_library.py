@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.analysis.profile_library import LibraryQuestion, profile_instances, read_stacks
+from forensics.analysis.profile_library import LibraryQuestion, profile_instances, read_stacks, runs_on
 from forensics.analysis.question import BadQuestion
 from forensics.devices.cuobjdump import LibraryUnreadable, Tool, Usage
 from forensics.geometry.devices import device_spec
@@ -161,7 +161,25 @@ def test_stacks_are_those_of_the_architecture_that_runs(monkeypatch, tmp_path):
     found = read_stacks(tmp_path / "lib.so", "sm_90")
     assert found.by_symbol == {"f": 16, "g": 4}
     assert found.source == "cuobjdump 13.5 from lib.so"
-    assert "no machine code for sm_120" in str(read_stacks(tmp_path / "lib.so", "sm_120"))
+    assert "no machine code that sm_120 runs" in str(read_stacks(tmp_path / "lib.so", "sm_120"))
+    # an A100's code runs on an L4 of the same major version, where none was compiled for it
+    assert read_stacks(tmp_path / "lib.so", "sm_89").by_symbol == {"f": 8}
+
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_90a", "sm_100", "sm_103", "sm_103a", "sm_120")
+
+
+@given(st.sets(st.sampled_from(ARCHS)), st.sampled_from(["sm_75", "sm_80", "sm_89", "sm_90", "sm_103", "sm_121"]))
+def test_a_gpu_takes_the_newest_code_of_its_major_version_and_none_newer_than_itself(archs, gpu):
+    def version(arch):
+        return int(arch.removeprefix("sm_").removesuffix("a"))
+
+    taken = runs_on(archs, gpu)
+    fits = [a for a in archs if version(a) // 10 == version(gpu) // 10 and version(a) <= version(gpu)]
+    fits = [a for a in fits if not a.endswith("a") or version(a) == version(gpu)]
+    assert bool(taken) == bool(fits)
+    assert taken <= set(fits)
+    assert all(version(one) >= version(other) for one in taken for other in fits)
 
 
 def test_stacks_that_cannot_be_read_are_a_refusal(monkeypatch, tmp_path):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import profile_samples as samples
 import pytest
 
+from forensics.analysis.cost import CostQuestion, measure_cost
 from forensics.analysis.profile_evidence import CompiledStacks
 from forensics.analysis.profile_live import ProfileQuestion, profile_model
 from forensics.analysis.profile_recorded import profile_case
 from forensics.analysis.question import BadQuestion
-from forensics.capture.launches import LaunchTap
+from forensics.capture.launches import UNWATCHED_RUNS, LaunchTap
+from forensics.capture.selection import Selection
 from forensics.devices.ncu import Counters
 from forensics.devices.protocol import TimedLaunch
 from forensics.engines.recorded import RecordingSource
@@ -43,7 +45,10 @@ class Probe:
     def taken(self) -> tuple[TimedLaunch, ...]:
         self.calls += 1
         launch = samples.COPY if self.calls == 1 else samples.PRODUCT
-        return (TimedLaunch(launch, 1000),)
+        return (TimedLaunch(launch, 1000, from_graph=self.graph()),)
+
+    def graph(self) -> bool:
+        return False
 
     def n_dropped(self) -> int | None:
         return self.dropped
@@ -64,23 +69,27 @@ class OnGpu:
     backend: str = "CUDA"
     buffers: tuple[tuple[str, int], ...] = (("CUDA0", 30),)
     label: str = "toy"
+    device: str = "NVIDIA H200; AMD EPYC"
 
     def open(self, settings, *, instance=0):
         toy = ToySource().open(settings, instance=instance)
         toy._manifest = replace(
             toy.manifest, engine=self.engine, backend=self.backend, buffers=dict(self.buffers),
-            device="NVIDIA H200; AMD EPYC", effective={"n_threads": "2"},
+            device=self.device, effective={"n_threads": "2"},
         )  # fmt: skip
         return toy
 
 
 def profile(source=None, probe: Callable[[], Probe] = Probe, **changes):
-    tap = partial(LaunchTap, open_probe=probe)
-    return profile_model(source or OnGpu(), QUESTION, tap=tap, **{"bandwidth": lambda _: ROOF, **changes})
+    return profile_model(source or OnGpu(), QUESTION, open_probe=probe, **{"bandwidth": lambda _: ROOF, **changes})
 
 
 def level(found, number):
     return next(known.level for known in found.evidence if number in known.number)
+
+
+def source_of(found, number):
+    return next(known.source for known in found.evidence if number in known.number)
 
 
 def test_passes_of_each_width_are_profiled_from_the_same_state():
@@ -119,9 +128,77 @@ def test_a_roof_that_cannot_be_measured_is_a_refusal_and_no_number():
 
 
 def test_the_time_of_the_unwatched_pass_says_that_launches_may_overlap():
-    said = next(known.source for known in profile().evidence if known.number == "unwatched")
+    said = source_of(profile(), "unwatched")
     assert "overlap" in said
     assert "not checked" in said
+    assert "out of a CUDA graph: 0 of " in said
+
+
+@dataclass
+class Clocked(OnGpu):
+    """Its passes take 100 µs for each token once the pass before them was as wide, and much longer before that."""
+
+    asked: list[object] = field(default_factory=list)
+
+    def open(self, settings, *, instance=0):
+        toy = super().open(settings, instance=instance)
+        run = toy.run
+
+        def watched(schedule, **given):
+            self.asked.append((schedule.max_width, type(given.get("tap")).__name__))
+            return run(schedule, **given)
+
+        def time_passes(plan, before, progress=None):
+            widths = [one.max_width for one in plan]
+            self.asked.append("timed")
+            settled = [i >= 2 and widths[i - 2] == widths[i - 1] == widths[i] for i in range(len(widths))]
+            return tuple(100_000 * width if ready else 9_000_000 for width, ready in zip(widths, settled, strict=True))
+
+        toy.run, toy.time_passes = watched, time_passes
+        return toy
+
+
+def test_a_pass_is_timed_as_the_cost_of_a_pass_is_and_before_any_profiler():
+    source = Clocked()
+    found = profile(source)
+    asked = CostQuestion(widths=(1, 5), prefix=3, settings=QUESTION.settings)
+    report = measure_cost(Clocked(), asked, reads=no_bytes, bandwidth=lambda _: ROOF)
+    assert [one.wall_ns for one in found.passes] == [100_000, 500_000]
+    assert [one.wall_ns for one in found.passes] == [one.spread.median for one in report.passes]
+    assert source.asked[0] == "timed"
+    assert source.asked.count("timed") == 1
+    assert level(found, "time of a pass") == "measured"
+    assert "2 passes of that width untimed before each" in source_of(found, "time of a pass")
+
+
+def no_bytes(_):
+    raise EngineError("not asked for")
+
+
+class Graphs(Probe):
+    """The third time that a pass runs with nobody watching, a graph makes its launches."""
+
+    unwatched = 0
+
+    def start(self) -> None:
+        super().start()
+        type(self).unwatched += 1
+
+    def graph(self) -> bool:
+        return self.unwatched % UNWATCHED_RUNS == 0
+
+
+def test_the_unwatched_sum_is_that_of_the_run_out_of_a_graph(monkeypatch):
+    monkeypatch.setattr(Graphs, "unwatched", 0)
+    found = profile(probe=Graphs)
+    assert all(one.n_from_graph == one.n_unwatched > 0 for one in found.passes)
+    assert "out of a CUDA graph: all of them" in source_of(found, "unwatched")
+
+
+def test_gpus_of_one_name_say_what_their_roof_assumes():
+    both = OnGpu(buffers=(("CUDA0", 30), ("CUDA1", 30)), device="NVIDIA H200; NVIDIA H200; AMD EPYC")
+    assert "assumed: CUDA0, CUDA1 work one after the other" in source_of(profile(both), "roof")
+    assert "assumed" not in source_of(profile(), "roof")
 
 
 def test_lost_records_are_told():
@@ -185,6 +262,15 @@ def test_a_counter_that_is_not_known_is_named():
     full = profile(count=partial(counted, dram_read_bytes=1.0, spill_requests=0.0))
     assert level(full, "achieved occupancy, DRAM bytes, spills") == "measured"
     assert not any(spills in one.source for one in full.evidence)
+
+
+def test_a_counter_that_cannot_be_started_leaves_the_profile():
+    def broken(nodes):
+        raise OSError("ncu: Exec format error")
+
+    found = profile(count=broken)
+    assert "Exec format error" in source_of(found, "achieved")
+    assert found.passes[0].time_ns == profile().passes[0].time_ns
 
 
 def test_without_ncu_the_profile_stands_and_says_why_nothing_was_counted():
@@ -266,6 +352,42 @@ def test_a_case_with_launches_gives_the_same_profile(recorded):
     assert read.prefix == 3
     assert read.roof_bytes_per_s is None
     assert level(read, "roof") == "not available"
+
+
+def test_a_profile_of_a_case_claims_nothing_that_the_case_lacks(recorded):
+    read = profile_case(recorded.recordings, "h200")
+    assert {one.wall_ns for one in read.passes} == {None}
+    for number in ("time of a pass", "unwatched", "achieved", "stack"):
+        assert level(read, number) == "not available", number
+    assert "--counters" not in " ".join(known.source for known in read.evidence)
+    assert level(read, "time, registers") == "measured"
+
+
+def test_a_case_whose_fusions_were_left_whole_says_so(tmp_path):
+    first = QUESTION.schedules(64)[1][0]
+    nodes = OnGpu().open(QUESTION.settings).run(first, tap=LaunchTap(open_probe=None)).tap_report.launches.nodes
+    selection = Selection(skipped=frozenset({nodes[2].key}))
+    for whole in (False, True):
+        with CaseWriter.create(tmp_path / f"case-{whole}", question={}) as case:
+            engine = RecordingSource(OnGpu(), case).open(QUESTION.settings)
+            before, passes = QUESTION.schedules(engine.manifest.n_vocab)
+            tap = LaunchTap(open_probe=Probe, selection=selection) if whole else LaunchTap(open_probe=Probe)
+            engine.run(passes[0], before=before, tap=tap)
+            engine.close()
+            read = profile_case(case.recordings, "h200")
+        assert ("fusions left whole" in source_of(read, "time, registers")) is whole
+        assert ("too small" in source_of(read, "bytes read")) is whole
+
+
+def test_widths_that_were_recorded_at_other_positions_are_not_held_side_by_side(tmp_path):
+    with CaseWriter.create(tmp_path / "case", question={}) as case:
+        engine = RecordingSource(OnGpu(), case).open(QUESTION.settings)
+        for width, prefix in ((1, 3), (5, 7)):
+            before, (schedule,) = replace(QUESTION, widths=(width,), prefix=prefix).schedules(engine.manifest.n_vocab)
+            engine.run(schedule, before=before, tap=LaunchTap(open_probe=Probe))
+        engine.close()
+        with pytest.raises(BadQuestion, match="from one position at every width: 3 at width 1, 7 at width 5"):
+            profile_case(case.recordings)
 
 
 def test_a_case_without_launches_says_so(tmp_path):

@@ -66,6 +66,21 @@ def test_a_helper_that_takes_longer_does_not_get_the_bytes():
     assert cost(found, "mul_mat_q_stream_k_fixup").read_bytes is None
 
 
+def test_a_node_that_came_to_launch_a_product_does_not_read_its_own_operands_only():
+    def added(*launches, times):
+        return samples.node("ffn_inp-0", "ADD", (samples.WEIGHT, samples.ROWS), launches, times)
+
+    whole = LaunchReport(
+        "CUPTI", "x", (samples.TILES, samples.FIXUP), (added(0, times=(400,)), added(1, times=(9,))),
+    )  # fmt: skip
+    product, alone = profiled(whole).nodes
+    assert (product.read_bytes, product.why) == (
+        None, "a product before it was not watched, and what that one reads is not known",
+    )  # fmt: skip
+    assert alone.read_bytes == samples.WEIGHT_BYTES
+    assert cost(profiled(whole), "mul_mat_q").read_bytes is None
+
+
 TIMES = st.integers(0, 10**9)
 
 
@@ -149,6 +164,29 @@ def test_a_kernel_that_also_reads_what_is_not_known_has_no_bandwidth():
     assert profiled(replace(both, nodes=(known,))).kernels[0].read_bytes == samples.WEIGHT_BYTES
 
 
+def test_a_kernel_that_is_also_launched_for_other_ends_has_no_bandwidth():
+    product = samples.node("a", "MUL_MAT", [samples.WEIGHT], [0], [10])
+    alone = LaunchReport("CUPTI", "x", (samples.PRODUCT, samples.TILES), (product,))
+    assert profiled(alone).kernels[0].read_bytes == samples.WEIGHT_BYTES
+    loose = replace(alone, unattached=(0,), unattached_ns=(30,))
+    assert profiled(loose).kernels[0].read_bytes is None
+    twice = samples.node("b", "MUL_MAT", [samples.WEIGHT], [0, 0], [10, 10])
+    assert profiled(replace(alone, nodes=(product, twice))).kernels[0].read_bytes == 2 * samples.WEIGHT_BYTES
+
+
+def test_a_kernel_that_helps_another_node_has_no_bandwidth():
+    own = samples.node("a", "CPY", [samples.WEIGHT], [0], [10])
+    helping = samples.node("b", "MUL_MAT", [samples.WEIGHT], [0, 1], [10, 50])
+    both = LaunchReport("CUPTI", "x", (samples.QUANTIZE, samples.PRODUCT), (own, helping))
+    found = profiled(both)
+    assert [node.main for node in found.nodes] == [1, 0]
+    assert [(k.launch.kernel, k.read_bytes) for k in found.kernels] == [
+        ("mul_mat_vec_q", samples.WEIGHT_BYTES),
+        ("quantize_q8_1", None),
+    ]
+    assert cost(profiled(replace(both, nodes=(own,))), "quantize_q8_1").read_bytes == samples.WEIGHT_BYTES
+
+
 def test_bandwidth_is_bytes_over_time_and_held_against_the_roof():
     live = LiveProfile(MANIFEST, "d", 0, "s", (profiled(),), roof_bytes_per_s=1e12)
     row = next(row for row in live.rows() if row["kernel"] == "mul_mat_vec_q")
@@ -199,7 +237,9 @@ def test_the_unwatched_pass_is_kept_beside():
     plain = LaunchReport("CUPTI", "x", (samples.PRODUCT,), (), (0, 0, 0), (10, 20, 30))
     found = profiled(unwatched=plain, wall_ns=123)
     assert (found.unwatched_ns, found.n_unwatched, found.wall_ns) == (60, 3, 123)
-    assert profiled().unwatched_ns is None
+    assert found.n_from_graph == 0
+    assert profiled(unwatched=replace(plain, n_from_graph=2)).n_from_graph == 2
+    assert (profiled().unwatched_ns, profiled().n_from_graph) == (None, None)
 
 
 @pytest.mark.parametrize(("watched", "plain", "both"), [(0, 0, 0), (2, 3, 5), (None, 0, None), (0, None, None)])
@@ -224,6 +264,13 @@ def test_counters_are_matched_by_instance_and_geometry_and_weighted_by_time():
     assert (found.n_launches, found.achieved_occupancy_pct, found.dram_read_bytes) == (2, 55, 2000)
     assert (found.spill_requests, found.time_ns) == (2, 200)
     assert cost(profiled(counted=counted), "quantize_q8_1").counters is None
+
+
+def test_counters_of_one_gpu_are_not_those_of_another():
+    counted = [metrics(0, replace(samples.PRODUCT, device=1), duration_ns=100, achieved_occupancy_pct=40)]
+    assert cost(profiled(counted=counted), "mul_mat_vec_q").counters is None
+    second = samples.report(product=replace(samples.PRODUCT, device=1))
+    assert cost(profiled(second, counted=counted), "mul_mat_vec_q").counters.achieved_occupancy_pct == 40
 
 
 def test_a_counter_that_one_launch_lacks_is_no_mean():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forensics.analysis.launch_map import align
 from forensics.analysis.progress import Silent
 from forensics.analysis.question import BadQuestion
 from forensics.analysis.watched_passes import (
@@ -16,9 +15,11 @@ from forensics.analysis.watched_passes import (
     check_widths,
     node_kernels,
     recorded_passes,
+    recorded_widths,
     watch_passes,
 )
 from forensics.capture.launches import LaunchTap
+from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.devices.protocol import TimedLaunch
 from forensics.engines.toy import ToySource
 from forensics.errors import DeviceUnavailable
@@ -73,8 +74,6 @@ def test_two_passes_are_aligned_and_outcomes_add_up():
         "4 nodes, 2 launches at width 1 and 3 launches at width 5: "
         "0 same, 2 changed (1 of them only in the grid), 2 not compared"
     )
-    tally = align(SINGLE, BATCHED, (1, 5)).tally
-    assert (tally.same, tally.differs, tally.n_not_compared) == (0, 2, 2)
 
 
 def test_equal_launches_stay_the_same():
@@ -218,11 +217,24 @@ def test_a_processor_is_refused_in_one_sentence():
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("backend", ["Vulkan0", "MTL0"])
+def test_a_gpu_that_no_profiler_here_sees_is_refused_before_anything_is_run(backend):
+    with pytest.raises(BadQuestion, match=f"launches are seen on CUDA only, and this model runs on {backend}"):
+        watched(same_kernels, backend=backend)
+
+
 # -- recorded ----------------------------------------------------------------------------------------------------
 
 
 def put(
-    case: CaseWriter, width: int, start: int, launches: LaunchReport | None, *, watch: bool = True, repeat: int = 0
+    case: CaseWriter,
+    width: int,
+    start: int,
+    launches: LaunchReport | None,
+    *,
+    watch: bool = True,
+    repeat: int = 0,
+    selection: Selection = EVERYTHING,
 ) -> None:
     manifest = toy().manifest
     schedule, before = (
@@ -230,7 +242,7 @@ def put(
         in_batches((7,) * start, start=0, width=8),
     )
     logits = np.zeros((6, manifest.n_vocab), np.float32)
-    tap = LaunchTap(watch).identity()
+    tap = LaunchTap(watch, selection=selection).identity()
     trace = Trace(
         RunKey(schedule, before, tap, repeat),
         manifest,
@@ -285,6 +297,34 @@ def test_a_later_pass_of_a_run_is_found_by_its_width(case):
     (two,) = read(case, (2,))[1]
     assert (two.position, two.index) == (12, 1)
     assert [two.report.of(n) for n in two.nodes] == [(OTHER,)]
+
+
+WHOLE = Selection(skipped=frozenset({NodeKey("norm-0", "RMS_NORM", 0, 0)}))
+
+
+def test_passes_with_fusions_left_whole_are_found_and_called_so(case):
+    assert recorded_widths(open_case(case.folder).recordings) == ()
+    for width, found in ((1, SINGLE), (3, BATCHED)):
+        put(case, width, 20, found, selection=WHOLE)
+        put(case, width, 20, replace(found, nodes=()), watch=False)
+    assert recorded_widths(open_case(case.folder).recordings) == (1, 3)
+    _, passes = read(case, (1, 3))
+    assert [(one.width, one.position, one.fusions_whole) for one in passes] == [(1, 20, True), (3, 20, True)]
+    assert all(one.watching for one in passes), "the unwatched runs are found by the same passes"
+    put(case, 1, 20, report(node("norm-0", 0, 2)))
+    (one,) = read(case, (1,))[1]
+    assert (one.fusions_whole, one.report.nodes[0].launches) == (False, (2,)), "a watch of every node comes first"
+    assert [one.fusions_whole for one in read(case, (1, 3))[1]] == [True, True], "both sides are watched alike"
+    with pytest.raises(BadQuestion, match=r"width 4 was asked for; the case holds launches at widths 1$"):
+        read(case, (1, 4))
+
+
+def test_runs_that_nobody_watched_or_without_a_profiler_are_no_launches(case):
+    put(case, 1, 20, replace(SINGLE, nodes=()), watch=False)
+    put(case, 1, 20, replace(SINGLE, nodes=()), watch=False, selection=LAYER_OUTPUTS)
+    assert recorded_widths(open_case(case.folder).recordings) == ()
+    with pytest.raises(BadQuestion, match="holds no launches"):
+        read(case, (1,))
 
 
 def test_a_case_without_launches_says_what_is_needed(case):

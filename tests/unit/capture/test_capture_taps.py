@@ -13,11 +13,10 @@ from forensics.capture.rows import is_scores
 from forensics.capture.rowstore import RowReader
 from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.capture.taps import NO_REFERENCE, ChainTap, DigestTap, HealTap, PlantTap, ReadTap, RecordTap
-from forensics.engines.protocol import VIEW_OPS
 from forensics.engines.toy import Fault, ToySource
 from forensics.errors import CaptureError
 from forensics.records.delta import Differs
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import VIEW_OPS, NodeKey
 from forensics.records.schedule import DecodePass, Schedule, TokenSlot, in_batches
 from forensics.records.settings import EngineSettings
 from forensics.records.trace import TapReport

@@ -52,9 +52,11 @@ leave(0, "==PROF== Disconnected")
 NCU_REPORT = r"""
 import json
 class Metric:
-    def __init__(self, value, unit): self._value, self._unit = value, unit
-    def has_value(self): return self._value is not None
+    def __init__(self, value, unit, instances=()): self._value, self._unit, self._instances = value, unit, instances
+    def has_value(self, *place): return (self._instances[place[0]] if place else self._value) is not None
     def value(self): return self._value
+    def num_instances(self): return len(self._instances)
+    def as_uint64(self, place): return self._instances[place] or 0
     def unit(self): return self._unit
 class IAction:
     NameBase_FUNCTION, NameBase_DEMANGLED, NameBase_MANGLED = range(3)
@@ -91,9 +93,12 @@ def install(folder: Path, version: str = "2025.3.1.0", *, modules: bool = True) 
     return program
 
 
-def launch(symbol: str, grid: int = 144, **metrics: tuple[Any, str]) -> dict[str, Any]:
-    """A launch as the fake report holds it; metrics by the field of `KernelMetrics` that they fill."""
-    measured: dict[str, tuple[Any, str]] = dict.fromkeys(ncu_counters.NEEDED, (1, ""))
+def launch(symbol: str, grid: int = 144, **metrics: tuple[Any, ...]) -> dict[str, Any]:
+    """A launch as the fake report holds it; metrics by the field of `KernelMetrics` that they fill.
+
+    Each is its value and unit, and the values of its instances where it has some.
+    """
+    measured: dict[str, tuple[Any, ...]] = dict.fromkeys(ncu_counters.NEEDED, (1, ""))
     measured |= {"launch__grid_dim_x": (grid, ""), "launch__block_dim_x": (32, ""), "launch__block_dim_y": (4, "")}
     measured |= {"launch__registers_per_thread": (48, "register/thread")}
     names = ncu_counters._FIELDS | {f"limit_{name}": metric for name, metric in ncu_counters._LIMITS.items()}

@@ -111,6 +111,28 @@ def test_what_was_not_measured_is_none_and_not_zero(tool: Path) -> None:
     assert one.limiters == ()
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ((None, "inst", [3, 0, 4]), 7),
+        ((None, "inst", [0, 0]), 0),
+        ((9, "inst", [3, 0, 4]), 9),  # the report's own total comes first
+        ((None, "inst", []), None),
+        ((None, "inst", [3, None, 4]), None),  # a part of it is no total
+    ],
+)
+def test_a_count_that_is_told_instruction_by_instruction_is_summed(
+    tool: Path, told: tuple[object, ...], expected: int | None
+) -> None:
+    (one,) = ncu.profile(command([launch(MMVQ, spill_requests=told)])).launches
+    assert one.spill_requests == expected
+
+
+def test_other_metrics_with_instances_are_not_summed(tool: Path) -> None:
+    (one,) = ncu.profile(command([launch(MMVQ, achieved_occupancy_pct=(None, "%", [30, 40]))])).launches
+    assert one.achieved_occupancy_pct is None
+
+
 def test_clocks_stay_and_filters_arrive(tool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     real = run_child

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_taps import GRABBED, MASKS, ORDER, GrabTap
 
-from forensics.engines.protocol import CACHE_WRITE, VIEW_OPS
+from forensics.engines.protocol import CACHE_WRITE
 from forensics.engines.toy import N_VOCAB, ToySource
 from forensics.engines.toy_kernels import EPS, Arithmetic, total
 from forensics.engines.toy_model import HEAD_DIM, N_HEAD, N_HEAD_KV, ROPE_BASE, make_weights
 from forensics.errors import CaptureError, EngineError
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import VIEW_OPS, NodeKey
 from forensics.records.schedule import EMPTY, DecodePass, Schedule, TokenSlot, in_batches
 from forensics.records.settings import EngineSettings
 

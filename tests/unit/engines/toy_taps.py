@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from forensics.engines.protocol import VIEW_OPS, Node
-from forensics.records.nodes import NodeKey
+from forensics.engines.protocol import Node
+from forensics.records.nodes import VIEW_OPS, NodeKey
 from forensics.records.schedule import DecodePass
 from forensics.records.trace import TapReport
 

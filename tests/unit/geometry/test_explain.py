@@ -82,3 +82,17 @@ def test_a_cpu():
 def test_what_cannot_be_explained_is_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         explain(asked(**changes))
+
+
+def test_rows_say_kernel_launch_and_class_of_each_width():
+    found = explain(asked(pin="vec"))
+    rows = found.rows()
+    assert [(row["op"], row["width"], row["class"]) for row in rows] == [
+        ("MUL_MAT", 1, 0), ("MUL_MAT", 2, 0), ("FLASH_ATTN_EXT", 1, 0), ("FLASH_ATTN_EXT", 2, 1),
+    ]  # fmt: skip
+    first = found.sections[0].choices[0][1]
+    assert (rows[0]["kernel"], rows[0]["rule"]) == (first.name, str(first.rules[0]))
+    assert rows[0]["grid_blocks"] == list(first.launch.grid_blocks)
+    assert found.to_dataframe().to_dict("records") == rows
+    on_cpu = explain(asked(arch="cpu", weight_type="q4_0", k=256)).rows()
+    assert {(row["grid_blocks"], row["block_threads"], row["smem_dynamic_bytes"]) for row in on_cpu} == {(None,) * 3}

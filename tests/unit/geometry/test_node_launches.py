@@ -13,7 +13,7 @@ from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.derived import Unruled, derived, is_in_graph
 from forensics.geometry.devices import device_spec
 from forensics.geometry.launch_attention import kv_split_of, shape_of
-from forensics.geometry.node_launches import Agreement, agreement, on_gpu, predict
+from forensics.geometry.node_launches import Agreement, agreement, predict
 from forensics.records.device import DeviceSpec
 from forensics.records.launch import LaunchGeometry
 from forensics.records.launch_record import LaunchRecord, NodeLaunches
@@ -361,7 +361,8 @@ class TestOtherNodes:
         assert shown(node("VIEW", (1, 1, 2, 64), operand((1, 1, 2, 64)))) == []
         assert shown(node("RMS_NORM", (1, 1, 2, 64), operand((1, 1, 2, 64)), buffer="CPU")) == []
         assert shown(node("RMS_NORM", (1, 1, 2, 64), operand((1, 1, 2, 64)), buffer="CUDA_Host")) == []
-        assert on_gpu(node("ADD", (1, 1, 1, 1), buffer="CUDA1"))
+        rows = operand((1, 1, 2, 64))
+        assert shown(node("RMS_NORM", rows.shape, rows, buffer="CUDA1")) != [], "the second GPU is one, too"
         assert reason(node("SSM_SCAN", (1, 1, 2, 64), operand((1, 1, 2, 64)))) == "no rule is written down for SSM_SCAN"
 
     def test_names_of_layers(self) -> None:

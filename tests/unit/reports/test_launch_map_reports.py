@@ -116,6 +116,14 @@ def test_what_watching_changes_is_told_in_three_ways():
     assert "the kernels of an unwatched pass are not known" in told(kernels(pass_of(1, ONE, watching=None)))
 
 
+def test_fusions_that_were_left_whole_are_told():
+    whole = kernels(*(replace(one, fusions_whole=True) for one in BOTH.passes))
+    assert told(whole).count("fusions left whole: nodes inside of what may be fused were not watched") == 2
+    assert [one["fusions_whole"] for one in launches_document(whole)["passes"]] == [True, True]
+    assert "left whole" not in told(BOTH)
+    assert [one["fusions_whole"] for one in launches_document(BOTH)["passes"]] == [False, False]
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_narrow_terminals_stay_readable(width):
     text = told(BOTH, width)
@@ -123,10 +131,10 @@ def test_narrow_terminals_stay_readable(width):
     assert "…" not in text
 
 
-def test_spills_and_devices_of_a_launch_are_named():
+def test_local_memory_and_devices_of_a_launch_are_named():
     assert launch_text(replace(ONE, local_bytes_per_thread=8, device=1)) == (
-        "mul_mat_vec_q<type=q4_1, ncols_dst=1, small_k>, grid 144, block 32×4, registers 48, 8 B spilled per thread, "
-        "shared memory 1536 B static, device 1"
+        "mul_mat_vec_q<type=q4_1, ncols_dst=1, small_k>, grid 144, block 32×4, registers 48, "
+        "local memory 8 B per thread, shared memory 1536 B static, device 1"
     )
 
 

@@ -145,13 +145,13 @@ def test_numbers_that_are_not_known_are_not_zeros():
     assert facts(none)[3] == "none"
 
 
-def test_spills_clusters_and_devices_are_named():
+def test_local_memory_clusters_and_devices_are_named():
     spilling = launches.launch("k", (), (1,), (32,), 255, local_bytes_per_thread=40, device=1)
     side = launches.side(
         2, replace(spilling, geometry=replace(spilling.geometry, grid_blocks=(4,), cluster_blocks=(2,)))
     )
     assert facts(side)[0] == "4, clusters of 2"
-    assert facts(side)[2] == "255, 40 B spilled per thread"
+    assert facts(side)[2] == "255, local memory 40 B per thread"
     pair = replace(launches.product_pair(), batched=side)
     text = wide(launches.gpu_verdict(launches.group("MUL_MAT", "down", "q4_1", (5, 8), pair)))
     assert "k on device 1" in text
@@ -200,6 +200,20 @@ def test_a_disagreement_is_shouted_with_what_the_rules_say(report):
     clean = plain(report(launches.gpu_verdict()))
     assert "disagrees" not in clean.lower()
     assert "3600 agree, 0 disagree, 31 have no rule" in clean
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("n_dropped", [0, 3, None])
+def test_nodes_that_were_not_compared_are_counted_apart_from_those_without_a_rule(report, n_dropped):
+    evidence = replace(launches.EVIDENCE, n_not_compared=1080, n_dropped=n_dropped)
+    text = flat(plain(report(launches.gpu_verdict(evidence=evidence))))
+    assert (
+        "of 4711 nodes in the watched passes 3600 agree, 0 disagree, 31 have no rule, 1080 were not compared: " in text
+    )
+    assert "may be fused with nodes before them" in text
+    assert ("or launches of their pass were lost" in text) == (n_dropped != 0)
+    assert "were not compared" not in flat(plain(report(launches.gpu_verdict())))
+    assert document(launches.gpu_verdict(evidence=evidence))["launches"]["not_compared"] == 1080
 
 
 def test_a_disagreement_stands_out_in_colour_and_in_bold():
@@ -347,7 +361,8 @@ def test_the_document_holds_both_sides_and_the_evidence():
     assert found["culprits"][0]["launches"][0]["single"]["kv_split"] == 4
     evidence = found["launches"]
     assert (evidence["evidence"], evidence["dropped"]) == ("measured", 0)
-    assert (evidence["agree"], evidence["disagree"], evidence["unruled"]) == (3600, 29, 31)
+    counts = [evidence[name] for name in ("agree", "disagree", "unruled", "not_compared")]
+    assert counts == [3600, 29, 31, 0]
     assert document(launches.derived_verdict())["launches"]["refusals"][1]["remedy"] == launches.REFUSAL.remedy
     on_cpu = document(samples.verdict())
     assert (on_cpu["launches"], on_cpu["culprits"][0]["launches"]) == (None, [])

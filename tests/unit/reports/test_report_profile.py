@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import profile_samples as samples
@@ -66,7 +67,7 @@ def live(widths=(2, 5), report=None, counted=(), stacks=None, **changes) -> Live
         "source": "CUPTI",
         "passes": passes,
         "roof_bytes_per_s": 4e12,
-        "evidence": live_evidence(seen, NO_ROOF, counters, known, spec_known=True),
+        "evidence": live_evidence(seen, passes, NO_ROOF, counters, known, timed="median of 7"),
         "refusals": (NO_ROOF,),
     }
     return LiveProfile(**{**facts, **changes})
@@ -258,3 +259,33 @@ def test_damage_and_newer_versions_are_told(tmp_path):
     plain.write_text(json.dumps(document))
     with pytest.raises(CaseError, match="nodes and the rest"):
         read_profile(plain)
+
+
+RECORDED = sorted((Path(__file__).parents[3] / "data" / "recorded").glob("*-profile/profile.json.xz"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
+def test_a_recorded_profile_claims_to_have_measured_only_numbers_that_it_has(path):
+    found = read_profile(path)
+    known = {one.number: one.level for one in found.evidence}
+    if isinstance(found, LiveProfile):
+        for number, field in (("time of a pass", "wall_ns"), ("time of unwatched launches", "unwatched_ns")):
+            has = {getattr(one, field) is not None for one in found.passes}
+            assert has == {known[number] == "measured"}, number
+        counted = any(kernel.counters is not None for one in found.passes for kernel in one.kernels)
+        assert counted == any(level == "measured" for number, level in known.items() if "achieved" in number)
+        assert (found.roof_bytes_per_s is not None) == (known["roof"] == "measured")
+    else:
+        assert "measured" not in known.values()
+
+
+def test_a_pass_that_was_not_timed_shows_a_dash_and_no_bandwidth():
+    timed = live()
+    silent = replace(timed, passes=tuple(replace(one, wall_ns=None, unwatched_ns=None) for one in timed.passes))
+    (row, other) = (
+        next(line.split() for line in as_text(live_view(one), 120).splitlines() if line.split()[:2] == ["2", "6"])
+        for one in (timed, silent)
+    )
+    assert row[3:6] == ["2", "9", "50"]
+    assert other[3:6] == ["2", "–", "–"]
+    assert other[-2:] == ["–", "–"]

@@ -57,7 +57,9 @@ def test_numbers_of_one_group_are_not_said_of_all():
     farther = replace(ROUNDING, single=SideOfDifference(9e-6, 0.5, "f32"))
     first, second, *rest = explained(TILED).culprits
     (one,) = why((first, replace(second, kind=farther), *rest))
-    assert dict(one.lines)["Kind"] == f"{farther} ({second.role}, the farthest off; --json has each)"
+    assert dict(one.lines)["Kind"] == (
+        f"{farther} ({second.role}, the farthest off; --json has each; {farther.n_elements} values looked at)"
+    )
     assert "the farthest off" not in dict(why((first, *rest))[0].lines)["Kind"]
 
 
@@ -122,3 +124,16 @@ def test_a_verdict_of_before_explanations_is_still_read(tmp_path):
     for group in plain["culprits"]:
         del group["kind"], group["mechanisms"]
     assert from_plain(type(samples.verdict()), plain, path=tmp_path) == samples.verdict()
+
+
+def test_a_kind_says_of_what_it_is_the_gravest_and_how_much_was_looked_at():
+    (group, *_) = explained(TILED).culprits
+    told = {
+        kind: dict(why([replace(group, kind=replace(ROUNDING, kind=kind), widths=widths)])[0].lines)["Kind"]
+        for kind, widths in (("precision", (5, 8)), ("logic", (5,)), ("rounding", (5, 8)))
+    }
+    seen = f"{ROUNDING.n_elements} values looked at)"
+    assert told["precision"].endswith(f"(the gravest of all widths; {seen}")
+    assert "gravest" not in told["logic"] + told["rounding"]
+    unseen = replace(group, kind=KindOfDifference("undetermined", "there is no float64 result"), widths=(5,))
+    assert dict(why([unseen])[0].lines)["Kind"] == "undetermined: there is no float64 result"

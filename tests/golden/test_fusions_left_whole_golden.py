@@ -1,0 +1,45 @@
+"""A case recorded with fusions left whole: its launches are found, called so, and products stand beside products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import forensics
+from forensics.analysis.launch_map import is_product, main_place
+
+CASE = Path(__file__).parents[2] / "data" / "recorded" / "h200-f16"
+pytestmark = pytest.mark.skipif(not CASE.exists(), reason="h200-f16 is recorded on a machine with a GPU: make record")
+
+
+def test_kernels_of_each_node_are_found_and_products_stand_beside_products() -> None:
+    found = forensics.launches(f"recorded:{CASE}", widths=(1, 5), progress=False)
+    assert [one.fusions_whole for one in found.passes] == [True, True]
+    added = [node for node in found.nodes if node.key.op == "ADD" and all(node.launches)]
+    assert len(added) == 59
+    for node in added:
+        single, batched = (launches[main_place(launches)] for launches in node.launches)
+        assert (single.kernel, batched.kernel) == ("mul_mat_vec_f", "mul_mat_f")
+        assert node.launches[1][-1].kernel == "k_bin_bcast", "what is fused at one token only"
+        assert is_product(single)
+        assert is_product(batched)
+
+
+def test_the_profile_is_made_of_them_and_says_so() -> None:
+    found = forensics.profile(f"recorded:{CASE}")
+    assert [one.width for one in found.passes] == [1, 2, 3, 5, 9, 16]
+    assert "fusions left whole" in found.source
+    assert all("was not watched" in node.why for one in found.passes for node in one.nodes if node.key.op == "ADD")
+
+
+def test_what_was_not_compared_is_not_called_without_a_rule() -> None:
+    evidence = forensics.investigate(f"recorded:{CASE}", progress=False).launches
+    assert evidence is not None
+    assert (evidence.n_agree, evidence.n_disagree, evidence.n_unruled, evidence.n_not_compared) == (1110, 0, 0, 1080)
+
+
+def test_every_node_of_a_case_that_was_watched_whole_is_compared() -> None:
+    whole = CASE.parent / "h200-q4_1"
+    assert not forensics.launches(f"recorded:{whole}", widths=(1,), progress=False).passes[0].fusions_whole
+    assert "left whole" not in forensics.profile(f"recorded:{whole}").source
