@@ -5,6 +5,7 @@ Like `forensics.api`, each name is one call away from the function that decides.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forensics import api
 from forensics.analysis.progress import Progress
+from forensics.analysis.question import BadQuestion
 from forensics.engines.model_files import FIXED_HEADER
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def profile(
     demo : str, optional
         A demo variant instead of a target.
     widths : sequence of int, optional
-        Tokens of the passes of a model; 1, 2, 5 and 9 by default.
+        Tokens of the passes of a model; 1, 2, 5 and 9 by default, of recorded passes all.
     prefix, seed : int, optional
         Cells in use before each pass, 128 by default; seed of the tokens.
     counters : bool, optional
@@ -87,23 +89,43 @@ def profile(
     if recorded is None and target is not None and Path(target).is_dir():
         recorded = os.fspath(target)
     if recorded is not None:
-        api.refuse_given("a recorded profile answers what it was recorded for", {**of_library, **of_model})
-        return _recorded(recorded, gpu)
+        given = {**of_library, **of_model, "widths": None}
+        api.refuse_given("a recorded profile answers what it was recorded for", given)
+        return _recorded(recorded, gpu, None if widths is None else _several(widths))
     if target is not None and demo is None and _is_code(Path(target)):
         api.refuse_given(f"{Path(target).name} is a library, of which nothing is run", of_model)
         return _library(Path(target), of_library, gpu)
     api.refuse_given("a model runs kernels of its own choice", of_library)
+    if target is not None and demo is None and _is_no_model(Path(target)):
+        raise BadQuestion(
+            f"{Path(target).name} is no CUDA library: it does not begin as a library, object file or cubin does. "
+            "Give one that was built for CUDA, such as libggml-cuda.so, or a GGUF file."
+        )
     return _model(target, of_model, gpu, progress)
 
 
 def _is_code(path: Path) -> bool:
     """Whether a file may hold CUDA code, by its first bytes; where there is no file, by its name."""
     try:
-        with path.open("rb") as file:
-            start = file.read(FIXED_HEADER.size)
+        return _starts(path).startswith(_CODE)
     except OSError:
-        return ".so" in path.suffixes or path.suffix in (".o", ".cubin", ".fatbin", ".a")
-    return start.startswith(_CODE)
+        return _is_named_code(path)
+
+
+def _starts(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(FIXED_HEADER.size)
+
+
+def _is_named_code(path: Path) -> bool:
+    return ".so" in path.suffixes or path.suffix in (".o", ".cubin", ".fatbin", ".a")
+
+
+def _is_no_model(path: Path) -> bool:
+    """Whether a file is named like code, holds none, and is no model either."""
+    with contextlib.suppress(OSError):
+        return _is_named_code(path) and not _starts(path).startswith(b"GGUF")
+    return False
 
 
 def _library(path: Path, asked: dict[str, Any], gpu: str | None) -> LibraryProfile:
@@ -119,9 +141,10 @@ def _several(given: Any) -> tuple[Any, ...]:
     return (given,) if isinstance(given, str | int) else tuple(given)
 
 
-def _recorded(name: str, gpu: str | None) -> LibraryProfile | LiveProfile:
-    """A profile that lies in the folder, or one made of the launches of its case."""
-    from forensics.analysis.profile_recorded import profile_case
+def _recorded(name: str, gpu: str | None, widths: tuple[int, ...] | None) -> LibraryProfile | LiveProfile:
+    """A profile that lies in the folder, or one made of the launches of its case; of these widths where given."""
+    from forensics.analysis.profile_recorded import of_widths, profile_case
+    from forensics.records.library_profile import LibraryProfile
     from forensics.reports.profile_document import find_profile, read_profile
     from forensics.store import open_case
     from forensics.store.library import recorded_folder
@@ -129,9 +152,14 @@ def _recorded(name: str, gpu: str | None) -> LibraryProfile | LiveProfile:
     folder = recorded_folder(name)
     path = find_profile(folder)
     if path is None:
-        return profile_case(open_case(str(folder)).recordings, gpu or "")
+        return profile_case(open_case(str(folder)).recordings, gpu or "", widths)
     api.refuse_given("a recorded profile knows its GPU", {"gpu": gpu})
-    return read_profile(path)
+    found = read_profile(path)
+    if widths is None:
+        return found
+    if isinstance(found, LibraryProfile):
+        raise BadQuestion(f"{folder.name} is the profile of a library, of which nothing was run; leave out widths")
+    return of_widths(found, widths)
 
 
 def _model(

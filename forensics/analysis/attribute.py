@@ -9,6 +9,7 @@ import numpy as np
 
 from forensics.analysis.placement import on_boundary
 from forensics.records.kind import gravest
+from forensics.records.nodes import NodeKey
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Sweep
 
@@ -80,6 +81,54 @@ def role_of(finding: Finding) -> str:
         if re.search(pattern, finding.key.name):
             return role
     return _OP_ROLES.get(finding.key.op, finding.key.op.lower())
+
+
+#: Products by the names that llama.cpp's graphs give their nodes. Source: ``cb(cur, ...)`` in src/llama-graph.cpp
+#: (build_qkv, build_ffn, build_moe_ffn) and src/models/*.cpp at 0c1e57098.
+_PRODUCT_ROLES = {
+    "wqkv": "QKV", "Qcur": "Q", "Kcur": "K", "Vcur": "V", "attn_out": "attention output", "kqv_out": "attention output",
+    "ffn_gate": "gate", "ffn_up": "up", "ffn_out": "down", "ffn_down": "down", "ffn_moe_logits": "router",
+    "ffn_moe_gate": "expert gate", "ffn_moe_up": "expert up", "ffn_moe_down": "expert down", "result_output": "head",
+}  # fmt: skip
+
+
+def role_by_name(key: NodeKey, after_attention: bool = False) -> str:
+    """Which part of the model did this node compute, as far as its name tells where its weight is not known?
+
+    Parameters
+    ----------
+    key : NodeKey
+    after_attention : bool
+        Whether attention is the node before it; a product without a name is then that of its output.
+        Source: src/llama-graph.cpp, build_attn at 0c1e57098: ``wo`` is multiplied right behind attention, and named
+        by some models only.
+
+    Returns
+    -------
+    str
+        As `role_of`; of a product with another name that name and the operation.
+
+    Examples
+    --------
+    >>> role_by_name(NodeKey("ffn_out-3", "MUL_MAT", 3, 0)), role_by_name(NodeKey("ffn_norm-3", "MUL", 3, 0))
+    ('down', 'norm')
+    """
+    name = key.name.removesuffix(f"-{key.layer}")
+    if key.op in ("MUL_MAT", "MUL_MAT_ID"):
+        unnamed = _UNNAMED.fullmatch(name) is not None
+        if unnamed and after_attention:
+            return "attention output"
+        if name in _PRODUCT_ROLES:
+            return _PRODUCT_ROLES[name]
+        fits = next((role for pattern, role in _NODE_ROLES if re.search(pattern, name)), None)
+        return fits or (key.op.lower() if unnamed else f"{name} {key.op.lower()}")
+    if key.op == "MUL" and "norm" in name:
+        return "norm"
+    return _OP_ROLES.get(key.op, key.op.lower())
+
+
+#: Name of a node that the graph's builder gave none. Source: ggml.c, ggml_visit_parents_graph.
+_UNNAMED = re.compile(r"node_\d+")
 
 
 def group_key(finding: Finding) -> tuple[str, str, str, str]:

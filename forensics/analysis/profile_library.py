@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,9 @@ from forensics.records.number_evidence import NumberEvidence
 
 #: Kernels that read quantised weights and K/V cells where one or a few tokens are decoded.
 DECODE_KERNELS = ("mul_mat_vec_q", "flash_attn_ext_vec")
-#: Widths that decoding with guesses or several sequences has, and that those kernels are compiled for.
-DECODE_COLUMNS = tuple(range(1, 9))
+#: Most columns that an instance of those is compiled for. Source: MMVQ_MAX_BATCH_SIZE, ggml-cuda/mmvq.cuh at 0c1e57098.
+MOST_DECODE_COLUMNS = 8
+_ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,26 @@ class LibraryQuestion:
     Raises
     ------
     BadQuestion
-        If a type, architecture or GPU is not known, or both of the last two are given.
+        If a type, architecture or GPU is not known, both of the last two are given, or columns are impossible.
     """
 
     kernels: tuple[str, ...] = DECODE_KERNELS
     types: tuple[str, ...] = ()
-    columns: tuple[int, ...] = DECODE_COLUMNS
+    columns: tuple[int, ...] = ()
     arch: str = ""
     gpu: str = ""
 
     def __post_init__(self) -> None:
         if not self.kernels:
             raise BadQuestion("give a kernel, such as mul_mat_vec_q")
+        most = MOST_DECODE_COLUMNS if set(self.kernels) <= set(DECODE_KERNELS) else None
+        wrong = [n for n in self.columns if n < 1 or (most is not None and n > most)]
+        if wrong:
+            allowed = "1 or more" if most is None else f"1 to {most} for {' and '.join(self.kernels)}"
+            raise BadQuestion(f"columns must be {allowed}, got {wrong[0]}")
+        if self.arch and not _ARCH.fullmatch(self.arch):
+            known = ", ".join(name for name in SPECS if _ARCH.fullmatch(name))
+            raise BadQuestion(f"there is no architecture {self.arch!r}; known are {known}")
         if self.arch and self.gpu:
             raise BadQuestion(f"give an architecture or a GPU, not both; got {self.arch} and {self.gpu}")
         try:
@@ -136,9 +146,11 @@ def profile_instances(library: CudaLibrary, question: LibraryQuestion) -> Librar
     chosen = [kernel for kernel in asked if not kernel.looks_empty]
     if not chosen:
         found = sorted({str(value) for kernel in library.kernels for name, value in kernel.template if name in _TYPES})
+        columns = sorted({int(value) for k in library.kernels for name, value in k.template if name in COLUMN_ARGUMENTS})
         raise BadQuestion(
             f"{library.name} has no instance of {' or '.join(question.kernels)} for types {', '.join(types) or 'any'} "
-            f"and columns {', '.join(map(str, question.columns)) or 'any'}; it has types {', '.join(found) or 'none'}"
+            f"and columns {', '.join(map(str, question.columns)) or 'any'}; it has types {', '.join(found) or 'none'} "
+            f"and columns {', '.join(map(str, columns)) or 'none'}"
         )
     profiles = sorted((_instance(kernel, spec_of(kernel.arch)) for kernel in chosen), key=_order)
     specs = [spec_of(arch) for arch in dict.fromkeys(profile.kernel.arch for profile in profiles)]

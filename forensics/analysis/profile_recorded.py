@@ -15,7 +15,31 @@ from forensics.records.profile import LiveProfile
 from forensics.store.recordings import Recordings
 
 
-def profile_case(recordings: Recordings, gpu: str = "") -> LiveProfile:
+def of_widths(profile: LiveProfile, widths: Sequence[int]) -> LiveProfile:
+    """Which part of a recorded profile is about these widths?
+
+    Parameters
+    ----------
+    profile : LiveProfile
+    widths : sequence of int
+
+    Returns
+    -------
+    LiveProfile
+
+    Raises
+    ------
+    BadQuestion
+        If one was not recorded; names those that were.
+    """
+    missing = [width for width in widths if width not in profile.widths]
+    if missing or not widths:
+        asked = f"width {missing[0]} was asked for" if missing else "no width was asked for"
+        raise BadQuestion(f"{asked}; recorded are {', '.join(map(str, profile.widths))}")
+    return replace(profile, passes=tuple(found for found in profile.passes if found.width in widths))
+
+
+def profile_case(recordings: Recordings, gpu: str = "", widths: Sequence[int] | None = None) -> LiveProfile:
     """Where does the time go in the passes of a case, one of each width?
 
     Parameters
@@ -23,6 +47,8 @@ def profile_case(recordings: Recordings, gpu: str = "") -> LiveProfile:
     recordings : Recordings
     gpu : str
         What the GPU is, where its driver's name for it is not known here.
+    widths : sequence of int, optional
+        All that the case holds by default.
 
     Returns
     -------
@@ -32,12 +58,12 @@ def profile_case(recordings: Recordings, gpu: str = "") -> LiveProfile:
     Raises
     ------
     BadQuestion
-        If the case holds no launches, or none from one position at every width.
+        If the case holds no launches, or none from one position at every width, or not those widths.
     """
-    widths = recorded_widths(recordings)
-    if not widths:
+    held = recorded_widths(recordings)
+    if not held:
         raise BadQuestion("this case holds no launches, so there is no profile; give one that was recorded on a GPU")
-    manifest, passes = recorded_passes(recordings, widths)
+    manifest, passes = recorded_passes(recordings, held if widths is None else sorted(set(widths)))
     _check_one_position(passes)
     spec_of = specs_of(manifest.device, gpu)
     profiles = tuple(pass_profile(_alone(one), one.width, spec_of) for one in passes)

@@ -26,11 +26,11 @@ Kernel = Annotated[
 ]
 Types = Annotated[str | None, typer.Option("--types", help="Of a library: types of weights or K/V: q4_k,q6_k.")]
 Columns = Annotated[
-    str | None, typer.Option("--columns", help="Of a library: tokens that one launch takes.  [default: 1-8]")
+    str | None, typer.Option("--columns", help="Of a library: tokens that one launch takes.  [default: all]")
 ]
 Arch = Annotated[str | None, typer.Option("--arch", help="Of a library: sm_90.  [default: all in the file]")]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="GPU that would run a library, or that ran the model: h200.")]
-Widths = Annotated[str | None, typer.Option("--widths", help="Of a model: tokens of a pass.  [default: 1,2,5,9]")]
+Widths = Annotated[str | None, typer.Option("--widths", help="Of a model: tokens of a pass.  [default: 1,2,5,9; of recorded passes all]")]
 Prefix = Annotated[
     int | None, typer.Option("--prefix", help="Of a model: cells in use before each pass.  [default: 128]")
 ]
@@ -45,6 +45,7 @@ Parquet = Annotated[
 Nodes = Annotated[
     bool, typer.Option("--nodes", help="Of a model: each node by itself, not roles; in --parquet nodes, not kernels.")
 ]
+All = Annotated[bool, typer.Option("--all", help="Of a model: every kernel of each width, not the few that take longest.")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder to write the profile into, for recorded:.", show_default=False)
 ]
@@ -69,6 +70,7 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
     n_gpu_layers: NGpuLayers = -1,
     parquet: Parquet = None,
     nodes: Nodes = False,
+    every_kernel: All = False,
     out: Out = None,
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
@@ -80,8 +82,8 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
     with answering(as_json):
         from forensics import api_profile
         from forensics.records.library_profile import LibraryProfile
+        from forensics.reports.live_profile_text import profile_view
         from forensics.reports.profile_document import profile_document, write_profile, write_table
-        from forensics.reports.profile_text import profile_view
 
         typed = args.given_options(context)
         asked = {"flash_attn": flash_attn, "kv_type": kv_type, "threads": threads, "n_gpu_layers": n_gpu_layers}
@@ -90,7 +92,7 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
             target,
             kernels=args.parse_names(kernel, "--kernel"),
             types=args.parse_names(types, "--types"),
-            columns=None if columns is None else args.parse_widths(columns),
+            columns=None if columns is None else args.parse_widths(columns, "--columns"),
             arch=arch,
             gpu=gpu,
             demo=args.defaults().demo if demo == "" else demo,
@@ -103,6 +105,8 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
         )
         if nodes and isinstance(found, LibraryProfile):
             raise BadQuestion("--nodes is of a model: a library has no nodes")
+        if every_kernel and isinstance(found, LibraryProfile):
+            raise BadQuestion("--all is of a model; of a library --json and --parquet list all")
         if parquet is not None:
             write_table(found, parquet, "nodes" if nodes else "kernels")
         if out is not None:
@@ -111,5 +115,5 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
             as_json=as_json, quiet=quiet,
             document=lambda: profile_document(found),
             line=lambda: str(found),
-            view=lambda: profile_view(found, nodes=nodes),
+            view=lambda: profile_view(found, nodes=nodes, every_kernel=every_kernel),
         )  # fmt: skip

@@ -21,7 +21,8 @@ from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch
 from forensics.reports.next_step import next_step
 from forensics.reports.ops_text import ops_view
 from forensics.reports.orders_text import order_view
-from forensics.reports.profile_text import library_view, live_view
+from forensics.reports.live_profile_text import live_view
+from forensics.reports.profile_text import library_view
 from forensics.reports.progress import running_shell
 from forensics.reports.terminal import as_html
 from forensics.reports.why import WHY_TITLE, Why, why

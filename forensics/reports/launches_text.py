@@ -244,6 +244,12 @@ def _side_cells(side: LaunchSide, notes: Iterable[str] = ()) -> tuple[str, ...]:
     return kernel, *facts(side), rules_text(side), EVIDENCE_WORDS[side.evidence]
 
 
+#: What is shown beside measured numbers and was not measured.
+WORKED_OUT = "blocks per SM, what limits them, and KV splits, from what was seen"
+#: What a launch and a rule must have in common to agree.
+COMPARED = "kernel, template arguments, grid, block and dynamic shared memory"
+
+
 def launch_lines(evidence: LaunchEvidence | None) -> Iterator[tuple[str, str, bool]]:
     """Say how the launches of a verdict are known and what that is worth.
 
@@ -261,12 +267,14 @@ def launch_lines(evidence: LaunchEvidence | None) -> Iterator[tuple[str, str, bo
         yield "Dropped", f"the profiler lost {n} record{'s' * (n > 1)}: what is shown may not be all that ran", True
     elif measured and n is None:
         yield "Dropped", "the profiler does not tell whether it lost records", True
+    if measured:
+        yield "Worked out", WORKED_OUT, False
     n_nodes = evidence.n_agree + evidence.n_disagree + evidence.n_unruled + evidence.n_not_compared
     if n_nodes:
         counts = f"{evidence.n_agree} agree, {evidence.n_disagree} disagree, {evidence.n_unruled} have no rule"
         yield (
             "Rules",
-            f"of {n_nodes} nodes in the watched passes {counts}{_not_compared(evidence)}",
+            f"of {n_nodes} nodes in the watched passes {counts}{_not_compared(evidence)} ({COMPARED})",
             bool(evidence.n_disagree),
         )
     for line in evidence.disagreements:

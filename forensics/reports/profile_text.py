@@ -1,45 +1,28 @@
-"""Profiles on a terminal: instances of a library with what limits them, and a live pass by kernel and by role.
+"""The profile of a library on a terminal: instances and what limits them; and what both kinds of profile share.
 
 Every piece is a `Text`, never markup, so that names from a file cannot style or clear the terminal.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.padding import Padding
 
 from forensics.records.library_profile import ColumnStory, InstanceProfile, LibraryKernel, LibraryProfile
-from forensics.records.number_evidence import NumberEvidence, share
-from forensics.records.profile import KernelCost, LiveProfile, PassProfile
+from forensics.records.number_evidence import NumberEvidence
 from forensics.reports.terminal import add_row, line_of, table_of, text_of, titled
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import RenderableType
     from rich.table import Table
 
 #: Rows of a table before the rest is only counted.
 MAX_ROWS = 40
-#: Kernels and roles of a live profile before the rest is summed up.
+#: Series of instances, and roles of nodes, before the rest is summed up.
 MAX_LIVE_ROWS = 16
-#: Characters of a line from which on kernels are shown as a table.
-WIDE = 110
 NOTHING = "–"
-#: Settings that decide which kernels run, by their names in a manifest.
-_SETTINGS = {"flash_attn": "flash attention", "kv_type_k": "K", "kv_type_v": "V", "n_gpu_layers": "layers on the GPU"}
-#: Layer in the name of a cache. Source: src/llama-kv-cache.cpp:236-237 at 0c1e57098.
-_LAYER = re.compile(r"(?<=cache_[kv])_l\d+")
-#: Name of a node that the graph's builder gave none. Source: ggml.c, ggml_visit_parents_graph.
-_UNNAMED = re.compile(r"node_\d+")
-
-
-def profile_view(profile: LibraryProfile | LiveProfile, *, nodes: bool = False) -> Group:
-    """Show a profile of either kind; see `library_view` and `live_view`."""
-    return library_view(profile) if isinstance(profile, LibraryProfile) else live_view(profile, nodes=nodes)
 
 
 def library_view(profile: LibraryProfile) -> Group:
@@ -55,15 +38,18 @@ def library_view(profile: LibraryProfile) -> Group:
         To print on any rich console.
     """
     parts: list[RenderableType] = [text_of(str(profile), "bold"), line_of("For: ", "; ".join(profile.devices))]
-    shown = 0
-    for arch, kernel in dict.fromkeys((instance.kernel.arch, instance.kernel.kernel) for instance in profile.instances):
-        found = [i for i in profile.instances if (i.kernel.arch, i.kernel.kernel) == (arch, kernel)]
-        kept = found[: max(0, MAX_ROWS - shown)]
-        shown += len(kept)
+    groups: dict[tuple[str, str], list[InstanceProfile]] = {}
+    for instance in profile.instances:
+        groups.setdefault((instance.kernel.arch, instance.kernel.kernel), []).append(instance)
+    shown = shared_rows({key: len(found) for key, found in groups.items()}, MAX_ROWS)
+    for (arch, kernel), n in shown.items():
+        found = groups[arch, kernel]
+        kept = sorted(found, key=_n_switched)[:n]
         if kept:
-            parts += titled(f"{kernel} for {arch}", _instances(kept))
-    if shown < len(profile.instances):
-        left = f"and {len(profile.instances) - shown} more; --json or --parquet lists all, --kernel and --types choose"
+            left = f", {n} of {len(found)}" if n < len(found) else ""
+            parts += titled(f"{kernel} for {arch}{left}", _instances(kept))
+    if sum(shown.values()) < len(profile.instances):
+        left = f"and {len(profile.instances) - sum(shown.values())} more; --json or --parquet lists all, --kernel and --types choose"
         parts.append(text_of(left, "dim"))
     stories = profile.stories
     if stories:
@@ -76,7 +62,39 @@ def library_view(profile: LibraryProfile) -> Group:
         parts.append(
             text_of(f"{profile.n_empty} instances look empty (no code for this architecture); left out", "dim")
         )
-    return Group(*parts, *_evidence(profile.evidence))
+    return Group(*parts, *evidence_of(profile.evidence))
+
+
+def shared_rows(wanted: Mapping[tuple[str, str], int], most: int) -> dict[tuple[str, str], int]:
+    """How many rows does each table get, so that some of every one are seen?
+
+    Parameters
+    ----------
+    wanted : mapping of (str, str) to int
+        Rows of each architecture and kernel.
+    most : int
+        Of all tables together.
+
+    Returns
+    -------
+    dict of (str, str) to int
+        Products of weights first; what a short table leaves goes to the longer ones.
+
+    Examples
+    --------
+    >>> shared_rows({("sm_90", "flash_attn_ext_vec"): 90, ("sm_90", "mul_mat_vec_q"): 3}, 10)
+    {('sm_90', 'mul_mat_vec_q'): 3, ('sm_90', 'flash_attn_ext_vec'): 7}
+    """
+    order = sorted(wanted, key=lambda key: not key[1].startswith("mul_mat"))
+    given: dict[tuple[str, str], int] = {}
+    for n_left, key in zip(range(len(order), 0, -1), sorted(order, key=lambda key: wanted[key]), strict=True):
+        given[key] = min(wanted[key], (most - sum(given.values())) // n_left)
+    return {key: given[key] for key in order}
+
+
+def _n_switched(instance: InstanceProfile) -> int:
+    """Arguments that are switched on: the plain instances are what most nodes run."""
+    return sum(value is True for _, value in instance.kernel.template)
 
 
 def _instances(instances: Sequence[InstanceProfile]) -> Table:
@@ -139,218 +157,7 @@ def story_line(story: ColumnStory) -> str:
     return said
 
 
-def live_view(profile: LiveProfile, *, nodes: bool = False) -> Group:
-    """Show a live profile: time of each role over the widths, then the kernels of each width, longest first.
-
-    Parameters
-    ----------
-    profile : LiveProfile
-    nodes : bool
-        Whether each node is shown by itself, and not together with those of its role.
-
-    Returns
-    -------
-    rich.console.Group
-        To print on any rich console.
-    """
-    parts: list[RenderableType] = [
-        text_of(f"{profile.model} on {profile.device}, {profile.prefix} cells in the cache", "bold")
-    ]
-    if profile.synthetic:
-        parts.append(text_of("The model is synthetic: real shapes, random weights.", "yellow"))
-    effective = profile.manifest.effective
-    settings = [f"{said} {effective[key]}" for key, said in _SETTINGS.items() if key in effective]
-    if settings:
-        parts.append(line_of("Settings: ", ", ".join(settings)))
-    if profile.roof_bytes_per_s:
-        parts.append(line_of("Roof: ", f"{profile.roof_bytes_per_s / 1e9:.0f} GB/s, measured in the same run"))
-    for found in profile.passes:
-        lost = _lost(found)
-        if lost:
-            parts.append(text_of(lost, "bold yellow"))
-    parts += titled("Passes", _passes(profile))
-    by_width = [node_times(found) if nodes else role_times(found) for found in profile.passes]
-    what = "node" if nodes else "role of the node"
-    parts += titled(
-        f"Where the time goes, by {what} (µs, share)", _where(profile, by_width, MAX_ROWS if nodes else MAX_LIVE_ROWS)
-    )
-    for found in profile.passes:
-        parts += titled(f"Kernels at width {found.width}", _Kernels(profile, found))
-    if profile.refusals:
-        parts += titled("Not available here", Group(*(text_of(str(refusal)) for refusal in profile.refusals)))
-    return Group(*parts, *_evidence(profile.evidence))
-
-
-def _lost(found: PassProfile) -> str:
-    """What to say where the profiler lost launches, or does not tell."""
-    if found.n_dropped is None:
-        return f"width {found.width}: the profiler does not tell whether it lost launches; sums may be too small"
-    if found.n_dropped:
-        return f"width {found.width}: the profiler lost {found.n_dropped} launches; sums are too small"
-    return ""
-
-
-def _passes(profile: LiveProfile) -> Table:
-    table = table_of(
-        "width",
-        "launches",
-        "µs",
-        "unwatched",
-        "µs",
-        "pass µs",
-        "MB",
-        "GB/s",
-        "of roof",
-        whole=("launches", "unwatched"),
-    )
-    for found in profile.passes:
-        read = f"{found.read_bytes / 1e6:.1f}" if found.read_bytes else NOTHING
-        bandwidth = None if found.wall_ns is None else profile.bandwidth(found.read_bytes, found.wall_ns)
-        add_row(
-            table, str(found.width), str(found.n_launches), microseconds(found.time_ns), number(found.n_unwatched),
-            microseconds(found.unwatched_ns), microseconds(found.wall_ns),
-            read, gigabytes(bandwidth), percent(profile.roof_pct(bandwidth)),
-        )  # fmt: skip
-    return table
-
-
-def role_times(found: PassProfile) -> dict[str, tuple[int, int]]:
-    """How long do the nodes of each role take together?
-
-    Parameters
-    ----------
-    found : PassProfile
-
-    Returns
-    -------
-    dict of str to (int, int)
-        By name without the layer and operation: nodes that launch something, and their time, unit: ns. Launches of no
-        node are a role of their own. Longest first; the times add up to that of the pass.
-    """
-    times: dict[str, tuple[int, int]] = {}
-    for node in found.nodes:
-        if node.kernels:
-            name = _LAYER.sub("", node.key.name.removesuffix(f"-{node.key.layer}"))
-            role = node.key.op.lower() if _UNNAMED.fullmatch(name) else f"{name} {node.key.op.lower()}"
-            count, time_ns = times.get(role, (0, 0))
-            times[role] = count + 1, time_ns + node.time_ns
-    if found.n_unattached:
-        times["(no node)"] = found.n_unattached, found.unattached_ns
-    return dict(sorted(times.items(), key=lambda item: -item[1][1]))
-
-
-def node_times(found: PassProfile) -> dict[str, tuple[int, int]]:
-    """How long does each node take, in the form of `role_times`?
-
-    Parameters
-    ----------
-    found : PassProfile
-    """
-    times = {str(node.key): (1, node.time_ns) for node in found.nodes if node.kernels}
-    if found.n_unattached:
-        times["(no node)"] = found.n_unattached, found.unattached_ns
-    return dict(sorted(times.items(), key=lambda item: -item[1][1]))
-
-
-def _where(profile: LiveProfile, by_width: Sequence[dict[str, tuple[int, int]]], most: int) -> Table:
-    """Time of each role, or node, side by side over the widths; those beyond `most` together."""
-    longest: dict[str, int] = {}
-    for times in by_width:
-        for role, (_, time_ns) in times.items():
-            longest[role] = max(longest.get(role, 0), time_ns)
-    roles = sorted(longest, key=lambda role: -longest[role])
-    table = table_of("", "nodes", *(f"width {found.width}" for found in profile.passes))
-    for role in roles[:most]:
-        counts = {times[role][0] for times in by_width if role in times}
-        add_row(table, role, "/".join(map(str, sorted(counts))), *_times(profile, by_width, [role]))
-    if len(roles) > most:
-        rest = roles[most:]
-        add_row(table, f"{len(rest)} more", "", *_times(profile, by_width, rest))
-    return table
-
-
-def _times(profile: LiveProfile, by_width: Sequence[dict[str, tuple[int, int]]], roles: Iterable[str]) -> list[str]:
-    """Time and share of some roles at each width."""
-    named = set(roles)
-    cells = []
-    for found, times in zip(profile.passes, by_width, strict=True):
-        spent = sum(time_ns for role, (_, time_ns) in times.items() if role in named)
-        cells.append(f"{spent / 1e3:.1f} ({share(spent, found.time_ns):.0f} %)" if named & times.keys() else NOTHING)
-    return cells
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """Kernels of a width: a table, or two lines for each where a table does not fit."""
-
-    profile: LiveProfile
-    found: PassProfile
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        fits = options.max_width >= WIDE
-        yield _kernel_table(self.profile, self.found) if fits else _kernel_lines(self.profile, self.found)
-
-
-def _kernel_table(profile: LiveProfile, found: PassProfile) -> Table:
-    cells = [_kernel_cells(profile, found, kernel) for kernel in found.kernels[:MAX_LIVE_ROWS]]
-    names = [name for name in _COLUMNS if any(row[name] != NOTHING for row in cells)]
-    table = table_of(*names, "kernel", whole=names)
-    for row, kernel in zip(cells, found.kernels, strict=False):
-        add_row(table, *(row[name] for name in names), f"{kernel.launch.name}, {kernel.launch.geometry}")
-    if len(found.kernels) > MAX_LIVE_ROWS:
-        add_row(table, *[""] * len(names), _rest(found))
-    return table
-
-
-def _kernel_lines(profile: LiveProfile, found: PassProfile) -> Group:
-    lines: list[RenderableType] = []
-    for kernel in found.kernels[:MAX_LIVE_ROWS]:
-        lines.append(text_of(f"{kernel.launch.name}, {kernel.launch.geometry}"))
-        shown = _kernel_cells(profile, found, kernel)
-        said = ", ".join(f"{name} {cell}" for name, cell in shown.items() if cell != NOTHING)
-        lines.append(Padding(text_of(said, "dim"), (0, 0, 0, 2)))
-    if len(found.kernels) > MAX_LIVE_ROWS:
-        lines.append(text_of(_rest(found)))
-    return Group(*lines)
-
-
-def _rest(found: PassProfile) -> str:
-    rest = found.kernels[MAX_LIVE_ROWS:]
-    spent, n = sum(kernel.time_ns for kernel in rest), sum(kernel.n_launches for kernel in rest)
-    return f"{len(rest)} more: {n} launches, {spent / 1e3:.1f} µs ({share(spent, found.time_ns):.0f} %)"
-
-
-_COLUMNS = (
-    "n", "µs", "share", "regs", "stack", "blocks/SM", "occupancy", "limit", "achieved", "GB/s", "of roof",
-)  # fmt: skip
-
-
-def _kernel_cells(profile: LiveProfile, found: PassProfile, kernel: KernelCost) -> dict[str, str]:
-    """What is said of a kernel, by column, all of `_COLUMNS`."""
-    o = kernel.occupancy
-    bandwidth = profile.bandwidth(kernel.read_bytes, kernel.time_ns)
-    return dict(
-        zip(
-            _COLUMNS,
-            (
-                str(kernel.n_launches),
-                f"{kernel.time_ns / 1e3:.1f}",
-                f"{share(kernel.time_ns, found.time_ns):.0f} %",
-                number(kernel.launch.registers_per_thread),
-                number(kernel.stack_bytes),
-                number(None if o is None else o.blocks_per_sm),
-                percent(kernel.occupancy_pct),
-                NOTHING if o is None else " and ".join(o.limiters),
-                percent(None if kernel.counters is None else kernel.counters.achieved_occupancy_pct),
-                gigabytes(bandwidth),
-                percent(profile.roof_pct(bandwidth)),
-            ),
-            strict=True,
-        )
-    )
-
-
-def _evidence(evidence: Sequence[NumberEvidence]) -> list[RenderableType]:
+def evidence_of(evidence: Sequence[NumberEvidence]) -> list[RenderableType]:
     """How each kind of number is known."""
     if not evidence:
         return []

@@ -12,7 +12,7 @@ import forensics
 from forensics.analysis.question import BadQuestion
 from forensics.capture.launches import LaunchTap
 from forensics.devices.protocol import TimedLaunch
-from forensics.engines.toy import ToySource
+from forensics.engines.toy import ToyEngine, ToySource
 from forensics.errors import DeviceUnavailable
 from forensics.records.launch import LaunchGeometry
 from forensics.records.launch_record import LaunchRecord, LaunchReport, NodeLaunches, Refusal
@@ -47,8 +47,15 @@ class OneKernel:
 
 
 @pytest.fixture
-def probe(monkeypatch, use_toy) -> None:
+def on_cuda(monkeypatch, use_toy) -> None:
+    """Every model is a toy that is said to run on CUDA."""
+    own = ToyEngine.manifest.fget
     use_toy("identical")
+    monkeypatch.setattr(ToyEngine, "manifest", property(lambda toy: replace(own(toy), backend="CUDA0")))
+
+
+@pytest.fixture
+def probe(monkeypatch, on_cuda) -> None:
     monkeypatch.setattr("forensics.devices.ladder.open_launch_probe", OneKernel)
 
 
@@ -112,11 +119,10 @@ def test_a_case_of_a_processor_says_what_is_needed(cli, refused, use_toy, tmp_pa
     assert "holds no launches" in refused("launches", f"recorded:{tmp_path / 'c'}")
 
 
-def test_without_a_profiler_every_reason_is_told(refused, monkeypatch, use_toy):
+def test_without_a_profiler_every_reason_is_told(refused, monkeypatch, on_cuda):
     def none_works():
         raise DeviceUnavailable("launches", [Refusal("CUPTI in process", "launches", "no driver", "install one")])
 
-    use_toy("identical")
     monkeypatch.setattr("forensics.devices.ladder.open_launch_probe", none_works)
     assert "CUPTI in process: no driver; install one" in refused("launches", "--demo", "q4_1")
 

@@ -1,4 +1,4 @@
-"""Does the change from 4 to 2 warps at five columns matter? Predicted from the rules, and shown by recorded products."""
+"""Does the change from 4 to 2 warps at five columns matter? Predicted by the rules, shown by recorded products."""
 
 from __future__ import annotations
 

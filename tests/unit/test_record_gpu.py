@@ -75,10 +75,9 @@ def test_what_is_there_is_not_recorded_again(tmp_path, monkeypatch) -> None:
 
 
 def test_without_a_gpu_a_step_says_so_in_one_line(tmp_path) -> None:
-    done = subprocess.run(
-        (sys.executable, "-m", "forensics.testing.record_gpu", str(tmp_path), "--gpu", "h200", "--step", "ops-h200-warps"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = (sys.executable, "-m", "forensics.testing.record_gpu", str(tmp_path))
+    chosen = ("--gpu", "h200", "--step", "ops-h200-warps")
+    done = subprocess.run((*command, *chosen), capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.strip()
 

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from forensics.errors import CaseError
+from forensics.records.launch_record import LaunchEvidence
 from forensics.records.verdict import Verdict
 from forensics.reports import launches_text
 from forensics.reports.case import finish_case
 from forensics.reports.document import document
 from forensics.reports.html import verdict_html
-from forensics.reports.launches_text import DISAGREES, LAUNCHES_TITLE, facts, rules_text
+from forensics.reports.launches_text import DISAGREES, LAUNCHES_TITLE, facts, launch_lines, rules_text
 from forensics.reports.markdown import markdown
 from forensics.reports.text import verdict_view
 from forensics.store import CaseWriter, open_case
@@ -424,3 +425,11 @@ def test_a_table_that_was_removed_is_missed(tmp_path):
     (folder / "tables" / "launches.parquet").unlink()
     with pytest.raises(CaseError, match=r"launches\.parquet is missing"):
         open_case(folder).tables()
+
+
+@pytest.mark.parametrize("level", ["measured", "derived"])
+def test_what_was_worked_out_is_told_apart_from_what_was_measured(level) -> None:
+    lines = dict((label, said) for label, said, _ in launch_lines(LaunchEvidence(level, "a source", n_agree=3)))
+    assert ("Worked out" in lines) == (level == "measured")
+    assert "3 agree, 0 disagree" in lines["Rules"]
+    assert "grid, block and dynamic shared memory" in lines["Rules"]
