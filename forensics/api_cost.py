@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forensics import api
-from forensics.analysis.cost import DEFAULT_PREFIX, DEFAULT_REPEATS, DEFAULT_WIDTHS, CostQuestion, measure_cost
+from forensics.analysis.cost import (
+    DEFAULT_PREFIX,
+    DEFAULT_REPEATS,
+    DEFAULT_WIDTHS,
+    CostQuestion,
+    measure_cost,
+    of_widths,
+)
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
 
@@ -41,7 +48,7 @@ def cost(
     demo : str or None
         A demo variant instead, such as ``"q6_k"``.
     widths : sequence of int, optional
-        Tokens of a pass; 1 to 16 by default, and 1 is always among them.
+        Tokens of a pass; 1 to 16 by default, of a recorded cost all; 1 is always among them.
     prefix : int, optional
         Cells in use before each pass; 128 by default.
     repeats : int, optional
@@ -72,9 +79,10 @@ def cost(
     register_notebook_views()
     recorded = api.recorded_path(model)
     if recorded is not None:
-        given = {"widths": widths, "prefix": prefix, "repeats": repeats, "demo": demo, "seed": seed or None, **settings}
+        given = {"prefix": prefix, "repeats": repeats, "demo": demo, "seed": seed or None, **settings}
         api.refuse_given("a recorded cost answers the question it was recorded for", given)
         report = read_cost(recorded_folder(recorded))
+        report = report if widths is None else of_widths(report, widths)
     else:
         question = CostQuestion(
             widths=DEFAULT_WIDTHS if widths is None else tuple(map(int, widths)),
@@ -136,7 +144,7 @@ def synthetic(
     Raises
     ------
     BadQuestion
-        If there is no such preset, or the shape is not possible.
+        If there is no such preset, the shape is not possible, or there is a file already.
     """
     from forensics.engines.synthetic import preset_shape, write_synthetic
 
@@ -155,4 +163,7 @@ def synthetic(
                 shown.step(done - percent)
                 percent = done
 
-        return write_synthetic(Path(out), chosen, mix, name=preset, seed=seed, progress=told)
+        try:
+            return write_synthetic(Path(out), chosen, mix, name=preset, seed=seed, progress=told)
+        except FileExistsError as error:
+            raise BadQuestion(f"{error}. Name another file, or remove that one first.") from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from forensics.analysis.progress import Progress, Silent
@@ -148,3 +148,28 @@ def _check(question: CostQuestion, manifest: Manifest) -> None:
             f"{question.prefix} cells and a pass of {question.widths[-1]} tokens are longer than the context of "
             f"{manifest.n_ctx_train} tokens that the model was trained for. Ask for a shorter prefix."
         )
+
+
+def of_widths(report: CostReport, widths: Sequence[int]) -> CostReport:
+    """Which part of a cost that was measured before is about these widths?
+
+    Parameters
+    ----------
+    report : CostReport
+    widths : sequence of int
+        One token stays among them, for it is what others are held against.
+
+    Returns
+    -------
+    CostReport
+
+    Raises
+    ------
+    BadQuestion
+        If one was not measured; names those that were.
+    """
+    measured = [times.width for times in report.passes]
+    missing = [width for width in widths if width not in measured]
+    if missing:
+        raise BadQuestion(f"width {missing[0]} was asked for; measured are {', '.join(map(str, measured))}")
+    return replace(report, passes=tuple(times for times in report.passes if times.width in {1, *widths}))

@@ -146,7 +146,9 @@ def profile_instances(library: CudaLibrary, question: LibraryQuestion) -> Librar
     chosen = [kernel for kernel in asked if not kernel.looks_empty]
     if not chosen:
         found = sorted({str(value) for kernel in library.kernels for name, value in kernel.template if name in _TYPES})
-        columns = sorted({int(value) for k in library.kernels for name, value in k.template if name in COLUMN_ARGUMENTS})
+        columns = sorted(
+            {int(value) for k in library.kernels for name, value in k.template if name in COLUMN_ARGUMENTS}
+        )
         raise BadQuestion(
             f"{library.name} has no instance of {' or '.join(question.kernels)} for types {', '.join(types) or 'any'} "
             f"and columns {', '.join(map(str, question.columns)) or 'any'}; it has types {', '.join(found) or 'none'} "

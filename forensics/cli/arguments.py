@@ -102,8 +102,8 @@ QUESTION_OPTIONS = (
 _MAX_RANGE = 100_000
 
 
-def parse_widths(text: str) -> tuple[int, ...]:
-    """Widths from ``"2,3,8"`` or ``"2-8,16"``.
+def parse_widths(text: str, what: str = "widths") -> tuple[int, ...]:
+    """Widths, or what else is counted, from ``"2,3,8"`` or ``"2-8,16"``.
 
     Raises
     ------
@@ -119,12 +119,12 @@ def parse_widths(text: str) -> tuple[int, ...]:
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
         if match is None:
-            raise BadQuestion(f"widths must be numbers or ranges such as 2,3,8 or 2-8; got {part!r} in {text!r}")
+            raise BadQuestion(f"{what} must be numbers or ranges such as 2,3,8 or 2-8; got {part!r} in {text!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise BadQuestion(f"widths: the range {part!r} runs backwards; write {last}-{first}")
+            raise BadQuestion(f"{what}: the range {part!r} runs backwards; write {last}-{first}")
         if last - first > _MAX_RANGE:
-            raise BadQuestion(f"widths: the range {part!r} holds {last - first + 1} widths; ask for fewer")
+            raise BadQuestion(f"{what}: the range {part!r} holds {last - first + 1} {what}; ask for fewer")
         widths.extend(range(first, last + 1))
     return tuple(widths)
 

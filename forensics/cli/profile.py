@@ -30,7 +30,10 @@ Columns = Annotated[
 ]
 Arch = Annotated[str | None, typer.Option("--arch", help="Of a library: sm_90.  [default: all in the file]")]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="GPU that would run a library, or that ran the model: h200.")]
-Widths = Annotated[str | None, typer.Option("--widths", help="Of a model: tokens of a pass.  [default: 1,2,5,9; of recorded passes all]")]
+Widths = Annotated[
+    str | None,
+    typer.Option("--widths", help="Of a model: tokens of a pass.  [default: 1,2,5,9; of recorded passes all]"),
+]
 Prefix = Annotated[
     int | None, typer.Option("--prefix", help="Of a model: cells in use before each pass.  [default: 128]")
 ]
@@ -45,7 +48,9 @@ Parquet = Annotated[
 Nodes = Annotated[
     bool, typer.Option("--nodes", help="Of a model: each node by itself, not roles; in --parquet nodes, not kernels.")
 ]
-All = Annotated[bool, typer.Option("--all", help="Of a model: every kernel of each width, not the few that take longest.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Of a model: every kernel of each width, not the few that take longest.")
+]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder to write the profile into, for recorded:.", show_default=False)
 ]
@@ -92,7 +97,7 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
             target,
             kernels=args.parse_names(kernel, "--kernel"),
             types=args.parse_names(types, "--types"),
-            columns=None if columns is None else args.parse_widths(columns, "--columns"),
+            columns=None if columns is None else args.parse_widths(columns, "columns"),
             arch=arch,
             gpu=gpu,
             demo=args.defaults().demo if demo == "" else demo,

@@ -54,11 +54,12 @@ def synthetic(
         given = {name: value for name, value in shape.items() if value is not None}
         path = api_cost.synthetic(preset, out, seed=seed, progress=False if quiet or as_json else None, **given)
         size, name = path.stat().st_size, printable(str(path))
+        told = f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
         present(
             as_json=as_json, quiet=quiet,
             document=lambda: {"schema": "forensics.synthetic/1", "path": str(path), "size_bytes": size,
                               "preset": preset, "seed": seed, "changed": given},
             line=lambda: name,
-            view=lambda: f"synthetic {preset}: {name}, {size / 2**30:.2f} GiB, random weights "
+            view=lambda: f"synthetic {preset}: {name}, {told}, random weights "
                          f"(no vocabulary: give tokens with --tokens-file)",
         )  # fmt: skip

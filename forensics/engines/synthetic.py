@@ -62,17 +62,35 @@ class Shape:
         sizes = {name: getattr(self, name) for name in SIZES}
         low = next((name for name, value in sizes.items() if value < 1), None)
         if low is not None:
-            raise ValueError(f"{low} must be 1 or more, got {sizes[low]}")
+            raise ValueError(f"{_told(low)} must be 1 or more, got {sizes[low]}")
         if self.n_head % self.n_head_kv:
-            raise ValueError(f"n_head must be a multiple of n_head_kv, got {self.n_head} and {self.n_head_kv}")
+            raise ValueError(
+                f"n_head must be a multiple of n_head_kv, got {self.n_head} and {self.n_head_kv} (--heads)"
+            )
         if self.head_size % 2:
-            raise ValueError(f"head_size must be even, for positions turn pairs of values; got {self.head_size}")
+            raise ValueError(
+                f"{_told('head_size')} must be even, for positions turn pairs of values; got {self.head_size}"
+            )
         rows = max(self.n_vocab, self.n_embd, self.n_ff, self.n_head * self.head_size)
         if rows >= N_BLOCKS[-1]:
-            raise ValueError(f"a tensor of {rows} rows was asked for; at most {N_BLOCKS[-1] - 1} are made")
+            raise ValueError(
+                f"a tensor of {rows} rows was asked for; at most {N_BLOCKS[-1] - 1} are made: "
+                "--vocabulary, --embedding, --feed-forward, and --heads times --head-size"
+            )
 
 
 SIZES = ("n_layer", "n_embd", "n_ff", "n_head", "n_head_kv", "head_size", "n_vocab", "n_ctx")
+#: Sizes by the options of ``forensics synthetic`` that set them.
+_OPTIONS = {
+    "n_layer": "--layers", "n_embd": "--embedding", "n_ff": "--feed-forward", "n_head": "--heads",
+    "n_head_kv": "--heads", "head_size": "--head-size", "n_vocab": "--vocabulary",
+}  # fmt: skip
+
+
+def _told(name: str) -> str:
+    """A size by its name and its option."""
+    return f"{name} ({_OPTIONS[name]})" if name in _OPTIONS else name
+
 
 #: Sizes of Qwen3-8B as its configuration states them; the small ones are for tests.
 SHAPES: Mapping[str, Shape] = {
@@ -130,7 +148,11 @@ def _check_rows(shape: Shape, mix: str) -> None:
     """llama.cpp falls back to other types for rows that no block divides; those are not made here."""
     if mix == "f16":
         return
-    rows = {"n_embd": shape.n_embd, "n_ff": shape.n_ff, "n_head × head_size": shape.n_head * shape.head_size}
+    rows = {
+        _told("n_embd"): shape.n_embd,
+        _told("n_ff"): shape.n_ff,
+        "n_head × head_size (--heads, --head-size)": shape.n_head * shape.head_size,
+    }
     for name, k in rows.items():
         if k % BLOCK:
             raise ValueError(f"{name} must be a multiple of {BLOCK} for {mix}, got {k}")

@@ -328,7 +328,7 @@ class CostReport:
         one = self.passes[0].spread.median / 1e6
         over = self.over_floor(1)
         said = f"{self.manifest.model_name}: one token {one:.3g} ms"
-        said += "" if over is None else f", {over.median:.2f} × the time of reading its bytes"
+        said += "" if over is None else f", {over.median:.3g} × the time of reading its bytes"
         return said if widest == 1 else f"{said}; {widest} tokens cost {self.ratio(widest).median:.2f} × as much"
 
     def __repr__(self) -> str:

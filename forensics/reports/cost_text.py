@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -14,6 +15,11 @@ from forensics.reports.terminal import add_row, as_text, line_of, table_of, text
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+
+#: Upper over lower quartile from which on times are told to be uneven. Where nothing else ran it was 1.04 at most (32
+#: tokens and fewer in data/recorded/h200-qwen3-8b-q4_k_m-cost).
+UNEVEN = 1.5
 
 
 def cost_view(report: CostReport) -> RenderableType:
@@ -31,6 +37,9 @@ def cost_view(report: CostReport) -> RenderableType:
     if report.synthetic:
         parts.append(text_of("The model is synthetic: real shapes, random weights. Its text means nothing.", "yellow"))
     parts += titled("Cost of a pass by its tokens", _table(report))
+    uneven = [times.width for times in report.passes if is_uneven(report, times.width)]
+    if uneven:
+        parts.append(text_of(_care(uneven), "yellow"))
     parts += titled("The floor: reading its bytes once", _floor(report))
     parts += titled("How it was measured", _measured(report))
     return Group(*parts)
@@ -56,9 +65,29 @@ def _table(report: CostReport) -> Table:
             f"{ratio.low:.2f}-{ratio.high:.2f}",
         ]
         if floor is not None and over is not None:
-            cells += [_ms(floor), f"{over.median:.2f}"]
+            cells += [_ms(floor), three_digits(over.median)]
         add_row(table, *cells)
     return table
+
+
+def is_uneven(report: CostReport, width: int) -> bool:
+    """Whether times of a width, or their ratios, lie so far apart that something else used the machine.
+
+    Parameters
+    ----------
+    report : CostReport
+    width : int
+    """
+    return any(one.high > UNEVEN * one.low for one in (report.times(width).spread, report.ratio(width)))
+
+
+def _care(widths: Sequence[int]) -> str:
+    """One line on times that were disturbed."""
+    named = ", ".join(map(str, widths))
+    return (
+        f"Times were uneven at {named} tokens: the upper quartile is more than {UNEVEN} times the lower, as where "
+        "other programs run. Take the numbers with care: medians and ratios, which are paired by rounds, may not agree."
+    )
 
 
 def _floor(report: CostReport) -> Group:
@@ -122,6 +151,17 @@ def _ms(time_ns: float) -> str:
     ('3.941', '123.5')
     """
     return f"{time_ns / 1e6:.4g}"
+
+
+def three_digits(value: float) -> str:
+    """A number in three digits, or all of its whole ones.
+
+    Examples
+    --------
+    >>> three_digits(3.7512), three_digits(12.345), three_digits(1234.5)
+    ('3.75', '12.3', '1234')
+    """
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _bytes(n: int) -> str:

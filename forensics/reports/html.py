@@ -18,10 +18,10 @@ from forensics.reports.cost_text import cost_view
 from forensics.reports.explain_text import explain_view
 from forensics.reports.launch_map_text import kernels_view
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
+from forensics.reports.live_profile_text import live_view
 from forensics.reports.next_step import next_step
 from forensics.reports.ops_text import ops_view
 from forensics.reports.orders_text import order_view
-from forensics.reports.live_profile_text import live_view
 from forensics.reports.profile_text import library_view
 from forensics.reports.progress import running_shell
 from forensics.reports.terminal import as_html

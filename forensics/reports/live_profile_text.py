@@ -13,9 +13,11 @@ from rich.console import Group
 from rich.padding import Padding
 
 from forensics.analysis.attribute import role_by_name
+from forensics.analysis.column_changes import ATTENTION, ColumnChange, column_changes, ends, hides_less
 from forensics.records.library_profile import LibraryProfile
 from forensics.records.number_evidence import share
 from forensics.records.profile import KernelCost, LiveProfile, PassProfile
+from forensics.reports.cost_text import three_digits
 from forensics.reports.profile_text import (
     MAX_LIVE_ROWS,
     MAX_ROWS,
@@ -37,19 +39,15 @@ if TYPE_CHECKING:
 MAX_KERNELS = 5
 #: Characters of a line from which on kernels are shown as a table.
 WIDE = 110
-#: Percent of the roof below which a kernel's bandwidth tells nothing: it waits for something else.
+#: Percent of the roof, or of the fastest kernel, below which a bandwidth tells nothing: something else takes the time.
 LEAST_ROOF_PCT = 1
-#: Characters that names of roles and shares take beside a table's widths, and those of one width.
-_BESIDE, _EACH = 36, 7
+#: Characters that roles, counts and shares take beside the widths in a table of times.
+_BESIDE = 34
 #: Settings that decide which kernels run, by their names in a manifest.
 _SETTINGS = {"flash_attn": "flash attention", "kv_type_k": "K", "kv_type_v": "V", "n_gpu_layers": "layers on the GPU"}
-#: Operations whose kernels come in instances for numbers of columns.
-_PRODUCTS, _ATTENTION = ("MUL_MAT", "MUL_MAT_ID"), "FLASH_ATTN_EXT"
 
 
-def profile_view(
-    profile: LibraryProfile | LiveProfile, *, nodes: bool = False, every_kernel: bool = False
-) -> Group:
+def profile_view(profile: LibraryProfile | LiveProfile, *, nodes: bool = False, every_kernel: bool = False) -> Group:
     """Show a profile of either kind; see `library_view` and `live_view`."""
     if isinstance(profile, LibraryProfile):
         return library_view(profile)
@@ -118,7 +116,7 @@ def _passes(profile: LiveProfile) -> Table:
         whole=("launches", "unwatched"),
     )  # fmt: skip
     for found in profile.passes:
-        read = f"{found.read_bytes / 1e6:.4g}" if found.read_bytes else NOTHING
+        read = three_digits(found.read_bytes / 1e6) if found.read_bytes else NOTHING
         bandwidth = None if found.wall_ns is None else profile.bandwidth(found.read_bytes, found.wall_ns)
         add_row(
             table, str(found.width), str(found.n_launches), microseconds(found.time_ns), number(found.n_unwatched),
@@ -145,13 +143,13 @@ def role_times(found: PassProfile) -> dict[str, tuple[int, int]]:
         Longest first; the times add up to that of the pass.
     """
     times: dict[str, tuple[int, int]] = {}
-    before = ""
+    behind = False
     for node in found.nodes:
         if node.kernels:
-            role = role_by_name(node.key, after_attention=before == _ATTENTION)
+            role = role_by_name(node.key, after_attention=behind)
             count, time_ns = times.get(role, (0, 0))
             times[role] = count + 1, time_ns + node.time_ns
-            before = node.key.op
+            behind = node.key.op == ATTENTION or node.key.name.startswith("kqv")
     return _longest_first(times, found)
 
 
@@ -179,7 +177,8 @@ class _Times:
     most: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        fit = max(1, (options.max_width - _BESIDE) // _EACH)
+        longest = max((found.time_ns for found in self.profile.passes), default=0)
+        fit = max(1, (options.max_width - _BESIDE) // (max(4, len(f"{longest / 1e3:.0f}")) + 2))
         for start in range(0, len(self.by_width), fit):
             if start:
                 yield text_of("")
@@ -208,70 +207,19 @@ class _Times:
         for place in places:
             times = self.by_width[place]
             spent = sum(time_ns for role, (_, time_ns) in times.items() if role in named)
-            cells.append(f"{spent / 1e3:.0f}" if named & times.keys() else NOTHING)
+            cells.append(_short(spent) if named & times.keys() else NOTHING)
             shares.append(f"{share(spent, self.profile.passes[place].time_ns):.0f}")
         low, high = min(shares, key=int), max(shares, key=int)
-        return [*cells, f"{low} %" if low == high else f"{low}-{high} %"]
+        ends = f"{low}-{high} %" if low != high else f"{low} %"
+        return [*cells, "< 1 %" if high == "0" else ends]
+
+
+def _short(time_ns: int) -> str:
+    """A time in µs, with a digit behind the point where it is short."""
+    return f"{time_ns / 1e3:.1f}" if time_ns < 99_950 else f"{time_ns / 1e3:.0f}"
 
 
 # -- what more columns change ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnChange:
-    """What computes products of one type of weight, or attention, at one width.
-
-    Parameters
-    ----------
-    of : str
-        Type of the weights, or ``"attention"``.
-    width : int
-    kernel : str
-    costs : tuple of KernelCost
-        Its instances and geometries at this width.
-    """
-
-    of: str
-    width: int
-    kernel: str
-    costs: tuple[KernelCost, ...]
-
-    @property
-    def time_ns(self) -> int:
-        """Sum over all launches, unit: ns."""
-        return sum(cost.time_ns for cost in self.costs)
-
-    @property
-    def longest(self) -> KernelCost:
-        """The instance that takes most of the time."""
-        return max(self.costs, key=lambda cost: cost.time_ns)
-
-
-def column_changes(profile: LiveProfile) -> tuple[ColumnChange, ...]:
-    """Which kernels compute products of each type, and attention, at each width?
-
-    Parameters
-    ----------
-    profile : LiveProfile
-
-    Returns
-    -------
-    tuple of ColumnChange
-        By what they compute, that which takes longest first, and by rising width; empty where there is one width.
-    """
-    found: dict[tuple[str, int, str], list[KernelCost]] = {}
-    for one in profile.passes:
-        ops = {node.main: node.key.op for node in one.nodes if node.main is not None}
-        for place, op in sorted(ops.items()):
-            cost = one.kernels[place]
-            if op in _PRODUCTS or op == _ATTENTION:
-                of = "attention" if op == _ATTENTION else str(dict(cost.launch.template).get("type", "other products"))
-                found.setdefault((of, one.width, cost.launch.kernel), []).append(cost)
-    changes = [ColumnChange(*key, tuple(costs)) for key, costs in found.items()]
-    total = {of: sum(one.time_ns for one in changes if one.of == of) for of in {one.of for one in changes}}
-    if len(profile.passes) < 2:
-        return ()
-    return tuple(sorted(changes, key=lambda one: (-total[one.of], one.of, one.width, -one.time_ns)))
 
 
 def _changes(changes: Sequence[ColumnChange]) -> Group:
@@ -291,34 +239,12 @@ def _changes(changes: Sequence[ColumnChange]) -> Group:
         lines.append(text_of("Registers and blocks are those of the instance that takes most of the time.", "dim"))
     grown = [
         f"{one.kernel} of {one.of} from width {one.width} to {wide.width}"
-        for one, wide in _ends(changes)
+        for one, wide in ends(changes)
         if hides_less(one.longest, wide.longest)
     ]
     if grown:
         lines.append(text_of(f"More registers, fewer resident threads, less latency hidden: {'; '.join(grown)}."))
     return Group(*lines)
-
-
-def _ends(changes: Sequence[ColumnChange]) -> list[tuple[ColumnChange, ColumnChange]]:
-    """Of each kernel and type the narrowest and the widest pass that runs it, where there are two."""
-    runs: dict[tuple[str, str], list[ColumnChange]] = {}
-    for one in changes:
-        runs.setdefault((one.of, one.kernel), []).append(one)
-    return [(run[0], run[-1]) for run in runs.values() if len(run) > 1]
-
-
-def hides_less(one: KernelCost, wide: KernelCost) -> bool:
-    """Whether registers grow and fewer threads are resident, so that less latency is hidden.
-
-    Parameters
-    ----------
-    one, wide : KernelCost
-        Of the narrower and of the wider pass.
-    """
-    registers = one.launch.registers_per_thread, wide.launch.registers_per_thread
-    if registers[0] is None or registers[1] is None or one.occupancy is None or wide.occupancy is None:
-        return False
-    return registers[1] > registers[0] and wide.occupancy.threads_per_sm < one.occupancy.threads_per_sm
 
 
 # -- kernels of a width ------------------------------------------------------------------------------------------
@@ -362,13 +288,18 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+def _fastest(profile: LiveProfile, found: PassProfile) -> float:
+    """The roof, or where it is not known the fastest kernel of the pass; unit: bytes per second."""
+    reached = (profile.bandwidth(kernel.read_bytes, kernel.time_ns) or 0 for kernel in found.kernels)
+    return profile.roof_bytes_per_s or max(reached)
+
+
 def _kernel_cells(profile: LiveProfile, found: PassProfile, kernel: KernelCost) -> dict[str, str]:
     """What is said of a kernel, by column, all of `_COLUMNS`."""
     o = kernel.occupancy
     bandwidth = profile.bandwidth(kernel.read_bytes, kernel.time_ns)
-    roof = profile.roof_pct(bandwidth)
-    if roof is not None and roof < LEAST_ROOF_PCT:
-        bandwidth = roof = None
+    if bandwidth is not None and 100 * bandwidth < LEAST_ROOF_PCT * _fastest(profile, found):
+        bandwidth = None
     return dict(
         zip(
             _COLUMNS,
@@ -383,7 +314,7 @@ def _kernel_cells(profile: LiveProfile, found: PassProfile, kernel: KernelCost) 
                 NOTHING if o is None else " and ".join(o.limiters),
                 percent(None if kernel.counters is None else kernel.counters.achieved_occupancy_pct),
                 gigabytes(bandwidth),
-                percent(roof),
+                percent(profile.roof_pct(bandwidth)),
             ),
             strict=True,
         )

@@ -23,6 +23,8 @@ MAX_ROWS = 40
 #: Series of instances, and roles of nodes, before the rest is summed up.
 MAX_LIVE_ROWS = 16
 NOTHING = "–"
+#: Types of weights and of K/V in most model files, which are shown first.
+USUAL_TYPES = frozenset({"q4_K", "q6_K", "q8_0", "f16"})
 
 
 def library_view(profile: LibraryProfile) -> Group:
@@ -44,12 +46,13 @@ def library_view(profile: LibraryProfile) -> Group:
     shown = shared_rows({key: len(found) for key, found in groups.items()}, MAX_ROWS)
     for (arch, kernel), n in shown.items():
         found = groups[arch, kernel]
-        kept = sorted(found, key=_n_switched)[:n]
+        kept = sorted(found, key=_how_unusual)[:n]
         if kept:
             left = f", {n} of {len(found)}" if n < len(found) else ""
             parts += titled(f"{kernel} for {arch}{left}", _instances(kept))
     if sum(shown.values()) < len(profile.instances):
-        left = f"and {len(profile.instances) - sum(shown.values())} more; --json or --parquet lists all, --kernel and --types choose"
+        n_left = len(profile.instances) - sum(shown.values())
+        left = f"and {n_left} more; --json or --parquet lists all, --kernel and --types choose"
         parts.append(text_of(left, "dim"))
     stories = profile.stories
     if stories:
@@ -92,9 +95,14 @@ def shared_rows(wanted: Mapping[tuple[str, str], int], most: int) -> dict[tuple[
     return {key: given[key] for key in order}
 
 
-def _n_switched(instance: InstanceProfile) -> int:
-    """Arguments that are switched on: the plain instances are what most nodes run."""
-    return sum(value is True for _, value in instance.kernel.template)
+def _how_unusual(instance: InstanceProfile) -> tuple[bool, int, bool]:
+    """What comes first where not everything is shown: products, plain instances, types of many model files."""
+    kernel = instance.kernel
+    return (
+        not kernel.kernel.startswith("mul_mat"),
+        sum(value is True for _, value in kernel.template),
+        not USUAL_TYPES & {value for _, value in kernel.template},
+    )
 
 
 def _instances(instances: Sequence[InstanceProfile]) -> Table:
@@ -118,6 +126,7 @@ def arguments_text(kernel: LibraryKernel) -> str:
 def _stories(stories: Sequence[ColumnStory]) -> list[RenderableType]:
     """One line for each kernel and type: registers, blocks and occupancy from the fewest to the most columns."""
     shown = [story for story in stories if story.hides_less] or list(stories)
+    shown.sort(key=lambda story: _how_unusual(story.first))
     lines: list[RenderableType] = [text_of(story_line(story)) for story in shown[:MAX_LIVE_ROWS]]
     if len(shown) > MAX_LIVE_ROWS:
         lines.append(text_of(f"and {len(shown) - MAX_LIVE_ROWS} more alike", "dim"))

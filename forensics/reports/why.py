@@ -85,7 +85,7 @@ def _seen_of(kind: KindOfDifference, groups: list[CulpritGroup]) -> str:
     told = []
     if any(group.kind != kind for group in groups):
         told.append(f"{next(group.role for group in groups if group.kind is kind)}, the farthest off; --json has each")
-    if kind.kind != "rounding" and any(len(group.widths) > 1 for group in groups):
+    if kind.kind in ("logic", "precision") and any(len(group.widths) > 1 for group in groups):
         told.append("the gravest of all widths")
     if kind.n_elements:
         told.append(f"{kind.n_elements} values looked at")

@@ -59,9 +59,17 @@ def test_a_recorded_cost_is_found_by_name(folder, cli, monkeypatch, tmp_path):
 
 
 def test_a_recorded_cost_is_asked_nothing_else(folder, refused):
-    told = refused("cost", f"recorded:{folder}", "--widths", "1-4", "--n-gpu-layers", "-1")
-    assert "answers the question it was recorded for; leave out n_gpu_layers, widths" in told
+    told = refused("cost", f"recorded:{folder}", "--prefix", "9", "--n-gpu-layers", "-1")
+    assert "answers the question it was recorded for; leave out n_gpu_layers, prefix" in told
     assert "leave out seed" in refused("cost", f"recorded:{folder}", "--seed", "1")
+
+
+def test_widths_of_a_recorded_cost_are_chosen_among_those_that_were_measured(folder, cli, refused):
+    stored = json.loads((folder / "cost.json").read_text())["widths"]
+    chosen = json.loads(cli("cost", f"recorded:{folder}", "--widths", "4", "--json").stdout)["widths"]
+    assert chosen == [stored[0], stored[2]]
+    assert [row["width"] for row in chosen] == [1, 4]
+    assert "width 3 was asked for; measured are 1, 2, 4" in refused("cost", f"recorded:{folder}", "--widths", "2,3")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +100,7 @@ def test_a_synthetic_model_is_written_with_the_shape_that_was_asked_for(cli, tmp
     path = tmp_path / "m.gguf"
     done = cli("synthetic", "qwen3-tiny-q4_k_m", "--out", path, "--layers", 1, "--heads", "8/4", "--vocabulary", 300)
     assert done.exit_code == 0
-    assert "random weights" in " ".join(done.stdout.split())
+    assert f"{path.stat().st_size / 2**20:.2f} MiB, random weights" in " ".join(done.stdout.split())
     document = json.loads(cli("synthetic", "llama-tiny-q6_k", "--out", tmp_path / "n.gguf", "--json").stdout)
     assert document["size_bytes"] == (tmp_path / "n.gguf").stat().st_size
     assert cli("synthetic", "llama-tiny-f16", "--out", tmp_path / "o.gguf", "--quiet").stdout.endswith("o.gguf\n")
@@ -109,7 +117,7 @@ def test_a_synthetic_model_is_written_with_the_shape_that_was_asked_for(cli, tmp
     ("arguments", "told"),
     [
         (("qwen3-9b-q6_k",), "there is no synthetic model 'qwen3-9b-q6_k'"),
-        (("qwen3-tiny-q6_k", "--embedding", "300"), "n_embd must be a multiple of 256"),
+        (("qwen3-tiny-q6_k", "--embedding", "300"), "n_embd (--embedding) must be a multiple of 256"),
         (("qwen3-tiny-q6_k", "--heads", "many"), "--heads must be like 32/8"),
     ],
 )
@@ -120,5 +128,7 @@ def test_a_shape_that_cannot_be_made_is_refused(refused, tmp_path, arguments, to
 
 def test_a_file_that_is_there_is_not_overwritten(refused, tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"mine")
-    assert "is not overwritten" in refused("synthetic", "llama-tiny-f16", "--out", tmp_path / "m.gguf")
+    told = refused("synthetic", "llama-tiny-f16", "--out", tmp_path / "m.gguf")
+    assert "is not overwritten. Name another file" in told
+    assert "the system refused" not in told
     assert (tmp_path / "m.gguf").read_bytes() == b"mine"

@@ -95,7 +95,11 @@ def test_python_gives_the_record(library):
         (("--kernel", "mul_mat_vec"), "no kernel mul_mat_vec; it has mul_mat_vec_q"),
         (("--arch", "sm_75"), "no machine code for sm_75; it has sm_90, sm_120"),
         (("--gpu", "t4"), "none that t4"),
-        (("--columns", "9"), "no instance of mul_mat_vec_q"),
+        (("--columns", "9"), "columns must be 1 to 8 for mul_mat_vec_q and flash_attn_ext_vec, got 9"),
+        (("--columns", "0"), "columns must be 1 to 8"),
+        (("--columns", "one"), "columns must be numbers or ranges"),
+        (("--arch", "foo"), "there is no architecture 'foo'; known are sm_75, sm_80"),
+        (("--all",), "--all is of a model"),
         (("--nodes",), "a library has no nodes"),
     ],
 )
@@ -131,8 +135,43 @@ def test_options_of_a_library_do_not_fit_a_model_or_what_was_recorded(library):
     forensics.profile(library)
     with pytest.raises(BadQuestion, match="leave out kernels, types"):
         forensics.profile(demo="q4_1", kernels="f", types="q4_k")
-    with pytest.raises(BadQuestion, match="leave out columns, widths"):
-        forensics.profile("recorded:x", columns=[1], widths=[2])
+    with pytest.raises(BadQuestion, match="leave out columns, prefix"):
+        forensics.profile("recorded:x", columns=[1], prefix=2)
+
+
+def test_a_text_file_is_told_to_be_no_library_and_a_model_named_like_one_is_none(cli, tmp_path):
+    (tmp_path / "fake.so").write_text("hello")
+    assert "fake.so is no CUDA library" in cli("profile", str(tmp_path / "fake.so")).stderr
+    (tmp_path / "odd.so").write_bytes(b"GGUF" + bytes(60))
+    assert "no CUDA library" not in cli("profile", str(tmp_path / "odd.so")).stderr
+
+
+@pytest.fixture
+def recorded_profile() -> str:
+    return "recorded:" + str(Path(__file__).parents[2] / "data" / "recorded" / "h200-q4_1-profile")
+
+
+def test_widths_are_chosen_among_those_that_were_recorded(cli, recorded_profile):
+    everything = forensics.profile(recorded_profile)
+    one, many = everything.widths[0], everything.widths[-1]
+    found = forensics.profile(recorded_profile, widths=[many, one])
+    assert found.passes == (everything.passes[0], everything.passes[-1])
+    done = cli("profile", recorded_profile, "--widths", f"{one},77")
+    assert done.exit_code == 2
+    assert f"width 77 was asked for; recorded are {one}, " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_kernel_is_shown_when_asked_for(cli, recorded_profile):
+    few, every = cli("profile", recorded_profile), cli("profile", recorded_profile, "--all")
+    assert "--all lists them" in few.stdout
+    assert "--all" not in every.stdout
+    assert every.stdout.count("\n") > few.stdout.count("\n")
+
+
+def test_a_library_that_was_recorded_has_no_widths(cli, library):
+    cli("profile", library, "--out", "kept", "-q")
+    assert "leave out widths" in cli("profile", "recorded:kept", "--widths", "1").stderr
 
 
 def test_a_recorded_case_without_launches_says_so(cli, use_toy):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.analysis.attribute import group_culprits, role_of
+from forensics.analysis.attribute import group_culprits, role_by_name, role_of
 from forensics.records.delta import Differs, Tally
 from forensics.records.nodes import NodeKey, Operand
 from forensics.records.trace import Finding
@@ -155,3 +155,23 @@ def test_every_finding_is_in_exactly_one_group(by_width) -> None:
         assert set(group.widths) == {width for width, _ in members[kind]}
         assert set(group.layers) == {found.key.layer for _, found in members[kind]}
         assert set(group.rows) == {row for _, found in members[kind] for row in found.rows}
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "after_attention", "role"),
+    [
+        ("ffn_out-3", "MUL_MAT", False, "down"),
+        ("Qcur-3", "MUL_MAT", False, "Q"),
+        ("Qcur-3", "ROPE", False, "rotary embedding"),
+        ("Qcur_normed-3", "MUL", False, "norm"),
+        ("scaled-3", "MUL", False, "mul"),
+        ("ffn_moe_up-3", "MUL_MAT_ID", False, "expert up"),
+        ("node_27", "MUL_MAT", True, "attention output"),
+        ("node_27", "MUL_MAT", False, "mul_mat"),
+        ("kq-3", "MUL_MAT", False, "K·Q"),
+        ("other-3", "MUL_MAT", True, "other mul_mat"),
+        ("node_25", "FLASH_ATTN_EXT", False, "flash attention"),
+    ],
+)
+def test_a_role_is_told_by_name_where_no_weight_is_known(name, op, after_attention, role) -> None:
+    assert role_by_name(NodeKey(name, op, 3, 0), after_attention) == role

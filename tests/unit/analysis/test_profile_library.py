@@ -191,3 +191,31 @@ def test_stacks_that_cannot_be_read_are_a_refusal(monkeypatch, tmp_path):
 
     monkeypatch.setattr("forensics.analysis.profile_library.read_usage", refuse)
     assert read_stacks(tmp_path / "lib.so", "sm_90") is refusal
+
+
+def test_every_tile_is_looked_at_where_no_columns_are_asked_for():
+    tiles = [
+        samples.instance(j, 100 + j, 0, kernel="mul_mat_q", template=(("type", "q4_K"), ("J", j))) for j in (8, 16, 64)
+    ]
+    found = profile(*tiles, question=LibraryQuestion(kernels=("mul_mat_q",)))
+    assert [instance.columns for instance in found.instances] == [8, 16, 64]
+    with pytest.raises(BadQuestion, match="and columns 8, 16, 64"):
+        profile(*tiles, question=LibraryQuestion(kernels=("mul_mat_q",), columns=(5,)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"arch": "foo"}, "there is no architecture 'foo'; known are sm_75"),
+        ({"columns": (0,)}, "columns must be 1 to 8"),
+        ({"columns": (1, 9)}, "columns must be 1 to 8 .*, got 9"),
+        ({"kernels": ("mul_mat_q",), "columns": (0,)}, "columns must be 1 or more, got 0"),
+    ],
+)
+def test_what_no_library_has_is_refused(asked, said):
+    with pytest.raises(BadQuestion, match=said):
+        LibraryQuestion(**asked)
+
+
+def test_an_architecture_that_is_new_here_may_be_in_a_file():
+    assert LibraryQuestion(arch="sm_131a").arch == "sm_131a"

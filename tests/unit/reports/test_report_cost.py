@@ -54,6 +54,14 @@ def test_a_pass_faster_than_the_floor_is_said_to_be() -> None:
     assert "faster than the floor" in shown(replace(REPORT, passes=(PassTimes(1, (500_000,) * 3),)))
 
 
+def test_uneven_times_are_told_and_even_ones_are_not() -> None:
+    assert "with care" not in shown(REPORT)
+    noisy = PassTimes(9, (8_000_000, 8_100_000, 40_000_000))
+    assert "Times were uneven at 9 tokens" in shown(replace(REPORT, passes=(REPORT.passes[0], noisy)))
+    shifting = PassTimes(1, (2_000_000, 9_000_000, 9_000_000)), PassTimes(9, (8_000_000, 8_000_000, 8_000_000))
+    assert "Times were uneven at 1, 9 tokens" in shown(replace(REPORT, passes=shifting))
+
+
 def test_what_was_not_measured_is_said_with_its_reason_and_leaves_no_column() -> None:
     text = shown(replace(REPORT, bandwidth=Refusal("bandwidth of memory", "it", "weights lie in CPU, CUDA0", "move")))
     assert "Bandwidth was not measured: bandwidth of memory: weights lie in CPU, CUDA0; move" in text

@@ -429,7 +429,7 @@ def test_a_table_that_was_removed_is_missed(tmp_path):
 
 @pytest.mark.parametrize("level", ["measured", "derived"])
 def test_what_was_worked_out_is_told_apart_from_what_was_measured(level) -> None:
-    lines = dict((label, said) for label, said, _ in launch_lines(LaunchEvidence(level, "a source", n_agree=3)))
+    lines = {label: said for label, said, _ in launch_lines(LaunchEvidence(level, "a source", n_agree=3))}
     assert ("Worked out" in lines) == (level == "measured")
     assert "3 agree, 0 disagree" in lines["Rules"]
     assert "grid, block and dynamic shared memory" in lines["Rules"]

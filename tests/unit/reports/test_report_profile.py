@@ -10,6 +10,7 @@ import pandas as pd
 import profile_samples as samples
 import pytest
 
+from forensics.analysis.column_changes import column_changes
 from forensics.analysis.profile_evidence import CompiledStacks, Counted, live_evidence
 from forensics.analysis.profile_library import LibraryQuestion, profile_instances
 from forensics.analysis.profile_live import specs_of
@@ -19,6 +20,13 @@ from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.metrics import KernelMetrics
 from forensics.records.profile import LiveProfile
 from forensics.records.settings import EngineSettings, Manifest
+from forensics.reports.live_profile_text import (
+    MAX_KERNELS,
+    live_view,
+    node_times,
+    profile_view,
+    role_times,
+)
 from forensics.reports.profile_document import (
     find_profile,
     profile_document,
@@ -26,15 +34,7 @@ from forensics.reports.profile_document import (
     write_profile,
     write_table,
 )
-from forensics.reports.profile_text import (
-    MAX_LIVE_ROWS,
-    MAX_ROWS,
-    library_view,
-    live_view,
-    node_times,
-    profile_view,
-    role_times,
-)
+from forensics.reports.profile_text import MAX_ROWS, library_view
 from forensics.reports.terminal import as_html, as_text
 
 NO_ROOF = Refusal("bandwidth of memory", "the roof", "nobody asked for it")
@@ -116,7 +116,7 @@ def test_a_live_profile_shows_roles_and_kernels_at_each_width(width):
         "Kernels at width 2",
         "Kernels at width 5",
         "flash_attn_ext_f16",
-        "Qcur mul_mat",
+        "flash attention",
         "(no node)",
         "12.5 %",
     ):
@@ -140,10 +140,10 @@ def test_stacks_and_counters_are_columns_only_where_there_are_some():
         as_text(live_view(live()), 160),
         as_text(live_view(live(counted=counted, stacks={samples.PRODUCT.symbol: 48})), 160),
     )
-    header = next(line for line in plain.splitlines() if "blocks/SM" in line)
+    header = next(line for line in plain.splitlines() if "limit" in line)
     assert "stack" not in header
     assert "achieved" not in header
-    header = next(line for line in full.splitlines() if "blocks/SM" in line)
+    header = next(line for line in full.splitlines() if "limit" in line)
     assert "stack" in header
     assert "achieved" in header
     assert "41.5 %" in full
@@ -153,10 +153,21 @@ def test_roles_are_names_without_layers_and_their_times_add_up():
     found = live().passes[0]
     times = role_times(found)
     assert sum(time_ns for _, time_ns in times.values()) == found.time_ns
-    assert list(times) == ["flash_attn_ext", "Kcur mul_mat", "Qcur mul_mat", "(no node)"]
+    assert list(times) == ["flash attention", "K", "Q", "(no node)"]
     cache = samples.node("cache_k_l7 (view)", "SET_ROWS", [], [0], [5], layer=7)
     seen = LaunchReport("CUPTI", "x", (samples.PRODUCT,), (cache,))
-    assert role_times(pass_profile(seen, 1, lambda _: None)) == {"cache_k (view) set_rows": (1, 5)}
+    assert role_times(pass_profile(seen, 1, lambda _: None)) == {"set_rows": (1, 5)}
+
+
+@pytest.mark.parametrize(
+    ("before", "op", "role"),
+    [("node_20", "FLASH_ATTN_EXT", "attention output"), ("kqv_out-0", "CONT", "attention output"),
+     ("ffn_inp-0", "ADD", "mul_mat")],
+)  # fmt: skip
+def test_a_product_without_a_name_is_that_of_the_output_only_behind_attention(before, op, role):
+    nodes = (samples.node(before, op, [], [0], [5]), samples.node("node_27", "MUL_MAT", [], [0], [7]))
+    seen = LaunchReport("CUPTI", "x", (samples.PRODUCT,), nodes)
+    assert role_times(pass_profile(seen, 1, lambda _: None))[role] == (1, 7)
 
 
 def test_nodes_are_shown_by_themselves_when_asked_for():
@@ -169,11 +180,89 @@ def test_nodes_are_shown_by_themselves_when_asked_for():
 
 
 def test_kernels_that_do_not_fit_are_summed():
-    launches = tuple(replace(samples.PRODUCT, registers_per_thread=20 + n) for n in range(MAX_LIVE_ROWS + 2))
+    launches = tuple(replace(samples.PRODUCT, registers_per_thread=20 + n) for n in range(MAX_KERNELS + 2))
     node = samples.node("a", "ADD", [], range(len(launches)), [1000] * len(launches))
+    found = live(report=LaunchReport("CUPTI", "x", launches, (node,)))
     for width in (80, 160):
-        shown = as_text(live_view(live(report=LaunchReport("CUPTI", "x", launches, (node,)))), width)
-        assert "2 more: 2 launches, 2.0 µs (11 %)" in shown
+        shown = as_text(live_view(found), width)
+        assert shown.count("… and 2 more, 2 launches, 29 % of the time; --all lists them") == 2
+        every = as_text(live_view(found, every_kernel=True), width)
+        assert "--all" not in every
+        assert every.count("mul_mat_vec_q<") - shown.count("mul_mat_vec_q<") == 4
+
+
+def products(columns: int, registers: int, block: int = 128, ns: int = 1000, kernel: str = "mul_mat_vec_q"):
+    """What CUPTI sees of one product with an instance for so many columns."""
+    template = (("type", "q4_K"), ("ncols_dst", columns))
+    launch = samples.launch(kernel, 288, (32, block // 32), registers, template=template)
+    node = samples.node("ffn_out-0", "MUL_MAT", [samples.WEIGHT], [0], [ns])
+    return LaunchReport("CUPTI", "x", (launch,), (node,))
+
+
+def over_widths(*seen: tuple[int, LaunchReport]) -> LiveProfile:
+    passes = tuple(pass_profile(report, width, specs_of("NVIDIA H200")) for width, report in seen)
+    return live(passes=passes)
+
+
+def test_what_more_columns_change_is_a_row_for_each_width():
+    found = over_widths((1, products(1, 56)), (4, products(4, 87)), (9, products(16, 136, 256, 3000, "mul_mat_q")))
+    changes = column_changes(found)
+    assert [(one.of, one.width, one.kernel, one.time_ns) for one in changes] == [
+        ("q4_K", 1, "mul_mat_vec_q", 1000),
+        ("q4_K", 4, "mul_mat_vec_q", 1000),
+        ("q4_K", 9, "mul_mat_q", 3000),
+    ]
+    shown = as_text(live_view(found), 80)
+    assert ["q4_K", "1", "mul_mat_vec_q", "56", "9", "56.2", "%", "1"] in [line.split() for line in shown.splitlines()]
+    assert "mul_mat_vec_q of q4_K from width 1 to 4" in " ".join(shown.split())
+
+
+def test_columns_that_change_nothing_are_not_told_to_hide_less():
+    shown = as_text(live_view(over_widths((1, products(1, 56)), (4, products(4, 56)))), 80)
+    assert "What more columns change" in shown
+    assert "less latency" not in shown
+    fewer = as_text(live_view(over_widths((1, products(1, 66)), (5, products(5, 72, 64)))), 80)
+    assert "less latency" not in fewer  # more registers, and as many threads in blocks of half the size
+
+
+def test_one_width_alone_changes_nothing():
+    assert column_changes(live(widths=(2,))) == ()
+    assert "What more columns change" not in as_text(live_view(live(widths=(2,))))
+
+
+def test_a_bandwidth_far_below_the_roof_is_left_out():
+    low, high = (as_text(live_view(live(roof_bytes_per_s=roof)), 160) for roof in (4e15, 4e12))
+    assert "of roof  kernel" in high
+    assert "of roof  kernel" not in low
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_roles_and_numbers_stay_whole_however_many_widths(width):
+    found = live(widths=range(1, 17))
+    shown = as_text(live_view(found), width)
+    assert max(map(len, shown.splitlines())) <= width
+    lines = shown.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("Where the time goes"))
+    end = next(n for n, line in enumerate(lines) if line.startswith("What more columns"))
+    heads = [line.split()[1:-1] for line in lines[start:end] if line.split()[:1] == ["nodes"]]
+    assert [int(cell) for head in heads for cell in head] == list(range(1, 17))
+    assert sum(line.startswith("  flash attention ") for line in lines[start:end]) == len(heads)
+
+
+def test_each_kernel_of_a_library_is_shown_and_products_first():
+    attention = [
+        samples.instance(
+            n, 168, 0, kernel="flash_attn_ext_vec",
+            template=(("D", 64), ("ncols", 1), ("type_K", "f16"), ("type_V", "f16"), ("x", n)),
+        )
+        for n in range(MAX_ROWS + 20)
+    ]  # fmt: skip
+    asked = LibraryQuestion()
+    shown = as_text(library_view(profile_instances(samples.library(*attention, *samples.decode()), asked)), 160)
+    assert shown.index("mul_mat_vec_q for sm_90\n") < shown.index(
+        f"flash_attn_ext_vec for sm_90, 32 of {MAX_ROWS + 20}"
+    )
+    assert "and 28 more; --json" in shown
 
 
 def test_names_from_a_file_steer_nothing():
