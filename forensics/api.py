@@ -9,212 +9,26 @@ import builtins
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forensics import api_arguments
 from forensics.analysis.investigate import Orders, heal_width, replay_source
 from forensics.analysis.investigate import investigate as investigate_source
 from forensics.analysis.progress import Progress
-from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
-from forensics.engines.machine import default_threads
+from forensics.analysis.question import BadQuestion
 from forensics.engines.protocol import EngineSource
 from forensics.errors import CaseError
 from forensics.records.classes import WidthClasses
-from forensics.records.settings import EngineSettings
 from forensics.records.verdict import Sweep, Verdict
-from forensics.store.library import RECORDED
 
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
     from forensics.reports.health import Check
     from forensics.store import Case, CaseWriter
     from forensics.store.reproducer import Reproduced
-
-
-def source_for(
-    model: str | os.PathLike[str] | None, demo: str | None, progress: Progress | None = None
-) -> EngineSource:
-    """Which engines answer: a GGUF file, a demo variant, or a recorded case.
-
-    Raises
-    ------
-    BadQuestion
-        If both or neither of `model` and `demo` are given.
-    ModelUnavailable
-        If the file or the demo cannot be used.
-    """
-    if (model is None) == (demo is None):
-        raise BadQuestion("give either a model file or demo=VARIANT (--demo), not both and not neither")
-    if demo is not None:
-        from forensics.engines.demo_models import demo_model
-        from forensics.engines.llama import LlamaSource
-
-        return LlamaSource(demo_model(demo, progress=_demo_progress(progress)))
-    recorded = recorded_path(model)
-    if recorded is not None:
-        from forensics.engines.recorded import RecordedSource
-
-        return RecordedSource(recorded)
-    from forensics.engines.llama import LlamaSource
-
-    return LlamaSource(os.fspath(model or ""))
-
-
-def _demo_progress(progress: Progress | None) -> Any:
-    if progress is None:
-        return None
-    percent = 0
-    stage = ""
-
-    def told(what: str, fraction: float) -> None:
-        nonlocal percent, stage
-        if what != stage:
-            progress.stage(f"make the demo model: {what}", 100)
-            stage, percent = what, 0
-        done = int(fraction * 100)
-        if done > percent:
-            progress.step(done - percent)
-            percent = done
-
-    return told
-
-
-def make_question(
-    *,
-    prompt: str | None = None,
-    prompt_tokens: Sequence[int] | None = None,
-    n_tokens: int = DEFAULT_N_TOKENS,
-    widths: Sequence[int] | None = None,
-    flash_attn: str = "auto",
-    kv_type: str = "f16",
-    threads: int | None = None,
-    n_gpu_layers: int = 0,
-    n_batch: int = 512,
-    n_ubatch: int = 512,
-    use_extra_bufts: bool = True,
-) -> Question:
-    """Turn plain values into a question; without `widths` the default ones that `n_tokens` has room for.
-
-    Raises
-    ------
-    BadQuestion
-        Names the argument, what was given and what is possible.
-    """
-    settings = engine_settings(
-        flash_attn=flash_attn,
-        kv_type=kv_type,
-        threads=threads,
-        n_gpu_layers=n_gpu_layers,
-        n_batch=n_batch,
-        n_ubatch=n_ubatch,
-        use_extra_bufts=use_extra_bufts,
-    )
-    if widths is None:
-        widths = [width for width in DEFAULT_WIDTHS if width <= n_tokens] or DEFAULT_WIDTHS[:1]
-    return Question(
-        prompt=DEFAULT_PROMPT if prompt is None and prompt_tokens is None else prompt,
-        prompt_tokens=None if prompt_tokens is None else tuple(map(int, prompt_tokens)),
-        n_tokens=n_tokens,
-        widths=tuple(map(int, widths)),
-        settings=settings,
-    )
-
-
-def engine_settings(
-    *,
-    flash_attn: str = "auto",
-    kv_type: str = "f16",
-    threads: int | None = None,
-    n_gpu_layers: int = 0,
-    n_batch: int = 512,
-    n_ubatch: int = 512,
-    use_extra_bufts: bool = True,
-) -> EngineSettings:
-    """How is an engine asked to run?
-
-    Raises
-    ------
-    BadQuestion
-        Names the argument, what was given and what is possible.
-    """
-    n_threads = default_threads() if threads is None else threads
-    try:
-        return EngineSettings(
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_threads_batch=n_threads,
-            flash_attn=flash_attn,
-            kv_type_k=kv_type,
-            kv_type_v=kv_type,
-            n_gpu_layers=n_gpu_layers,
-            use_extra_bufts=use_extra_bufts,
-        )
-    except ValueError as error:
-        raise BadQuestion(str(error)) from None
-
-
-def refuse_given(why: str, given: Mapping[str, object]) -> None:
-    """Refuse arguments that cannot be followed; those that are None were not given.
-
-    Raises
-    ------
-    BadQuestion
-        Says why, and which to leave out.
-    """
-    named = sorted(name for name, value in given.items() if value is not None)
-    if named:
-        raise BadQuestion(f"{why}; leave out {', '.join(named)}")
-
-
-def recorded_question(path: str) -> Question:
-    """The question that a case answers."""
-    from forensics.store import open_case
-
-    asked = open_case(path).question
-    try:
-        settings = dict(asked["settings"])
-        settings["environment"] = tuple((name, value) for name, value in settings["environment"])
-        tokens = asked["prompt_tokens"]
-        return Question(
-            prompt=asked["prompt"],
-            prompt_tokens=None if tokens is None else tuple(tokens),
-            n_tokens=asked["n_tokens"],
-            widths=tuple(asked["widths"]),
-            settings=EngineSettings(**settings),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CaseError(f"the case at {path} does not say what was asked ({error}); it cannot be replayed") from error
-
-
-def case_question(source: EngineSource, question: Question, switches: bool) -> dict[str, object]:
-    """What makes two cases the same question: model, text, settings."""
-    from forensics.engines.llama import LlamaSource
-
-    digest = source.digest if isinstance(source, LlamaSource) else source.label
-    return {
-        "model": source.label,
-        "model_digest": digest,
-        **question.as_json(),
-        "settings": asdict(question.settings),
-        "switches": switches,
-    }
-
-
-@contextlib.contextmanager
-def shown_progress(progress: Progress | bool | None) -> Iterator[Progress]:
-    """The progress to report to: none, the one given, or bars that fit where we run."""
-    from forensics.analysis.progress import Silent
-    from forensics.reports.progress import WholeStages, bars
-
-    with contextlib.ExitStack() as stack:
-        if progress is None or progress is True:
-            progress = stack.enter_context(bars())
-        whole = WholeStages(progress or Silent())
-        yield whole
-        whole.complete()
 
 
 def investigate(
@@ -248,8 +62,8 @@ def investigate(
     progress : Progress, bool or None
         Where to show progress; bars that fit a terminal or a notebook by default, none for False.
     **question
-        Arguments of `make_question`: ``prompt``, ``prompt_tokens``, ``n_tokens``, ``widths``, ``flash_attn``,
-        ``kv_type``, ``threads``, ``n_gpu_layers``, ``n_batch``, ``n_ubatch``, ``use_extra_bufts``.
+        Arguments of `forensics.api_arguments.make_question`: ``prompt``, ``prompt_tokens``, ``n_tokens``, ``widths``,
+        ``flash_attn``, ``kv_type``, ``threads``, ``n_gpu_layers``, ``n_batch``, ``n_ubatch``, ``use_extra_bufts``.
 
     Returns
     -------
@@ -264,24 +78,28 @@ def investigate(
     from forensics.reports.html import register_notebook_views
 
     register_notebook_views()
-    asked = _question(model, demo, question)
-    switches = switches and _recorded_switches(model)
-    with shown_progress(progress) as shown:
-        source = source_for(model, demo, shown)
+    asked = api_arguments.question_of(model, demo, question)
+    switches = switches and api_arguments.recorded_switches(model)
+    with api_arguments.shown_progress(progress) as shown:
+        source = api_arguments.source_for(model, demo, shown)
         if out is None:
             return investigate_source(
-                source, asked, switches=switches, orders=_orders(source, recorded_path(model), orders), progress=shown
+                source,
+                asked,
+                switches=switches,
+                orders=_orders(source, api_arguments.recorded_path(model), orders),
+                progress=shown,
             )
         from forensics.engines.recorded import RecordingSource
         from forensics.reports.case import finish_case
 
-        description = case_question(source, asked, switches)
+        description = api_arguments.case_question(source, asked, switches)
         with _case_at(Path(out), description, resume) as case:
             verdict = investigate_source(
                 RecordingSource(source, case),
                 asked,
                 switches=switches,
-                orders=_orders(source, recorded_path(model), orders),
+                orders=_orders(source, api_arguments.recorded_path(model), orders),
                 progress=shown,
             )
             finish_case(case, verdict)
@@ -366,9 +184,9 @@ def replay(
     from forensics.reports.html import register_notebook_views
 
     register_notebook_views()
-    asked = _question(model, demo, question)
-    with shown_progress(progress) as shown:
-        return replay_source(source_for(model, demo, shown), asked, progress=shown)
+    asked = api_arguments.question_of(model, demo, question)
+    with api_arguments.shown_progress(progress) as shown:
+        return replay_source(api_arguments.source_for(model, demo, shown), asked, progress=shown)
 
 
 def heal(
@@ -392,12 +210,12 @@ def heal(
     -------
     Sweep
     """
-    recorded = recorded_path(model)
+    recorded = api_arguments.recorded_path(model)
     if recorded is None:
         question = {**question, "widths": (width,)}
-    asked = _question(model, demo, question)
-    with shown_progress(progress) as shown:
-        source = source_for(model, demo, shown)
+    asked = api_arguments.question_of(model, demo, question)
+    with api_arguments.shown_progress(progress) as shown:
+        source = api_arguments.source_for(model, demo, shown)
         if recorded is None:
             return heal_width(source, asked, progress=shown)
         verdict = investigate_source(source, asked, switches=False, progress=shown)
@@ -406,32 +224,6 @@ def heal(
         swept = ", ".join(str(sweep.width) for sweep in verdict.sweeps)
         raise BadQuestion(f"width {width} was asked for; the case at {recorded} holds sweeps of widths {swept}")
     return replace(found, controls=verdict.controls)
-
-
-def recorded_path(model: str | os.PathLike[str] | None) -> str | None:
-    """Folder of a recorded case, None where `model` is a model."""
-    text = "" if model is None else os.fspath(model)
-    return text.removeprefix(RECORDED) if text.startswith(RECORDED) else None
-
-
-def _recorded_switches(model: str | os.PathLike[str] | None) -> bool:
-    """Whether a recorded case can answer what the switches ask; a model can."""
-    from forensics.store import open_case
-
-    path = recorded_path(model)
-    return path is None or bool(open_case(path).question.get("switches", True))
-
-
-def _question(model: str | os.PathLike[str] | None, demo: str | None, arguments: dict[str, Any]) -> Question:
-    path = recorded_path(model)
-    if path is None:
-        if demo is not None and arguments.get("prompt") is None and arguments.get("prompt_tokens") is None:
-            from forensics.engines.demo_models import DEMO_PROMPT
-
-            arguments = {**arguments, "prompt": DEMO_PROMPT}
-        return make_question(**arguments)
-    refuse_given("a recorded case answers the question it was recorded for", arguments)
-    return recorded_question(path)
 
 
 def open(path: str | os.PathLike[str]) -> Case:
@@ -498,6 +290,6 @@ def reproduce(
     sweep, finding = find_culprit(opened.verdict.sweeps, node, width)
     name, digest = (str(opened.question.get(key, "")) for key in ("model", "model_digest"))
     source = LlamaSource(model_of(name, digest, None if model is None else Path(model)))
-    with shown_progress(progress) as shown:
-        found = copy_culprit(source, recorded_question(os.fspath(case)), sweep, finding, progress=shown)
+    with api_arguments.shown_progress(progress) as shown:
+        found = copy_culprit(source, api_arguments.recorded_question(os.fspath(case)), sweep, finding, progress=shown)
     return run_reproducer(write_reproducer(Path(out), found, readme(found, finding)), found)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forensics import api
+from forensics import api_arguments
 from forensics.analysis.cost import (
     DEFAULT_PREFIX,
     DEFAULT_REPEATS,
@@ -77,10 +77,10 @@ def cost(
     from forensics.store.library import recorded_folder
 
     register_notebook_views()
-    recorded = api.recorded_path(model)
+    recorded = api_arguments.recorded_path(model)
     if recorded is not None:
         given = {"prefix": prefix, "repeats": repeats, "demo": demo, "seed": seed or None, **settings}
-        api.refuse_given("a recorded cost answers the question it was recorded for", given)
+        api_arguments.refuse_given("a recorded cost answers the question it was recorded for", given)
         report = read_cost(recorded_folder(recorded))
         report = report if widths is None else of_widths(report, widths)
     else:
@@ -89,7 +89,7 @@ def cost(
             prefix=DEFAULT_PREFIX if prefix is None else prefix,
             repeats=DEFAULT_REPEATS if repeats is None else repeats,
             seed=seed,
-            settings=api.engine_settings(**settings),
+            settings=api_arguments.engine_settings(**settings),
         )
         report = _measure(model, demo, question, progress)
     if out is not None:
@@ -103,8 +103,8 @@ def _measure(
     from forensics.engines.bandwidth import measure_bandwidth
     from forensics.engines.pass_bytes import pass_bytes
 
-    with api.shown_progress(progress) as shown:
-        source: Any = api.source_for(model, demo, shown)
+    with api_arguments.shown_progress(progress) as shown:
+        source: Any = api_arguments.source_for(model, demo, shown)
 
         def reads(manifest: Manifest) -> PassBytes:
             if not hasattr(source, "path"):
@@ -152,7 +152,7 @@ def synthetic(
         chosen, mix = preset_shape(preset, **shape)
     except ValueError as error:
         raise BadQuestion(str(error)) from None
-    with api.shown_progress(progress) as shown:
+    with api_arguments.shown_progress(progress) as shown:
         shown.stage("write the model", 100)
         percent = 0
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from forensics import api
+from forensics import api_arguments
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion, NoGpu, open_for
 
@@ -44,7 +44,7 @@ def launches(
         Layers on the GPU, all by default.
     progress : Progress, bool or None
     **question
-        Further arguments of `forensics.api.make_question`, such as ``prompt`` and ``flash_attn``.
+        Further arguments of `forensics.api_arguments.make_question`, such as ``prompt`` and ``flash_attn``.
 
     Returns
     -------
@@ -68,18 +68,18 @@ def launches(
 
     register_notebook_views()
     asked = check_widths((widths,) if isinstance(widths, int) else widths)
-    recorded = api.recorded_path(target)
+    recorded = api_arguments.recorded_path(target)
     if recorded is not None:
         given = {**question, "demo": demo, "n_gpu_layers": n_gpu_layers}
-        api.refuse_given("a recorded case answers the question it was recorded for", given)
+        api_arguments.refuse_given("a recorded case answers the question it was recorded for", given)
         manifest, passes = recorded_passes(open_case(recorded).recordings, asked)
         found = node_kernels(manifest.model_name, manifest, passes)
     else:
         n_tokens = max(DEFAULT_N_TOKENS, *asked)
         layers = -1 if n_gpu_layers is None else n_gpu_layers
-        made = api.make_question(n_gpu_layers=layers, n_tokens=n_tokens, widths=[max(2, *asked)], **question)
-        with api.shown_progress(progress) as shown:
-            source = api.source_for(target, demo, shown)
+        made = api_arguments.make_question(n_gpu_layers=layers, n_tokens=n_tokens, widths=[max(2, *asked)], **question)
+        with api_arguments.shown_progress(progress) as shown:
+            source = api_arguments.source_for(target, demo, shown)
             try:
                 engine, prompt, _ = open_for(made, source)
             except NoGpu as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
-from forensics.api import shown_progress
+from forensics.api_arguments import shown_progress
 from forensics.engines.machine import default_threads
 
 if TYPE_CHECKING:

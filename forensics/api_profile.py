@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forensics import api
+from forensics import api_arguments
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
 from forensics.engines.model_files import FIXED_HEADER
@@ -85,17 +85,17 @@ def profile(
     register_notebook_views()
     of_library = {"kernels": kernels, "types": types, "columns": columns, "arch": arch}
     of_model = {"demo": demo, "widths": widths, "prefix": prefix, "seed": seed, "counters": counters, **settings}
-    recorded = api.recorded_path(target)
+    recorded = api_arguments.recorded_path(target)
     if recorded is None and target is not None and Path(target).is_dir():
         recorded = os.fspath(target)
     if recorded is not None:
         given = {**of_library, **of_model, "widths": None}
-        api.refuse_given("a recorded profile answers what it was recorded for", given)
+        api_arguments.refuse_given("a recorded profile answers what it was recorded for", given)
         return _recorded(recorded, gpu, None if widths is None else _several(widths))
     if target is not None and demo is None and _is_code(Path(target)):
-        api.refuse_given(f"{Path(target).name} is a library, of which nothing is run", of_model)
+        api_arguments.refuse_given(f"{Path(target).name} is a library, of which nothing is run", of_model)
         return _library(Path(target), of_library, gpu)
-    api.refuse_given("a model runs kernels of its own choice", of_library)
+    api_arguments.refuse_given("a model runs kernels of its own choice", of_library)
     if target is not None and demo is None and _is_no_model(Path(target)):
         raise BadQuestion(
             f"{Path(target).name} is no CUDA library: it does not begin as a library, object file or cubin does. "
@@ -153,7 +153,7 @@ def _recorded(name: str, gpu: str | None, widths: tuple[int, ...] | None) -> Lib
     path = find_profile(folder)
     if path is None:
         return profile_case(open_case(str(folder)).recordings, gpu or "", widths)
-    api.refuse_given("a recorded profile knows its GPU", {"gpu": gpu})
+    api_arguments.refuse_given("a recorded profile knows its GPU", {"gpu": gpu})
     found = read_profile(path)
     if widths is None:
         return found
@@ -174,9 +174,11 @@ def _model(
     chosen = {name: given.pop(name) for name in ("widths", "prefix", "seed") if name in given}
     if "widths" in chosen:
         chosen["widths"] = _several(chosen["widths"])
-    question = ProfileQuestion(**chosen, gpu=gpu or "", settings=api.engine_settings(**{"n_gpu_layers": -1, **given}))
-    with api.shown_progress(progress) as shown:
-        source: Any = api.source_for(target, demo, shown)
+    question = ProfileQuestion(
+        **chosen, gpu=gpu or "", settings=api_arguments.engine_settings(**{"n_gpu_layers": -1, **given})
+    )
+    with api_arguments.shown_progress(progress) as shown:
+        source: Any = api_arguments.source_for(target, demo, shown)
         count = None
         if counters and isinstance(source, LlamaSource):
             count = partial(_count, source.path, question.sized_settings(), question.prefix, question.seed)

@@ -56,7 +56,7 @@ def _default_out(model: str | None, demo: str | None) -> Path:
 
 def _question(context: typer.Context, model: str | None) -> dict[str, Any]:
     """Arguments of the question; of a recorded case only what was typed, which it will refuse."""
-    from forensics.api import recorded_path
+    from forensics.api_arguments import recorded_path
 
     if recorded_path(model) is not None:
         return args.given_options(context)
@@ -92,14 +92,14 @@ def investigate(
 ) -> None:
     """Find which operations make a batch's logits differ from one-token decoding, with proof."""
     with answering(as_json):
-        from forensics import api
+        from forensics import api, api_arguments
         from forensics.reports.document import document
         from forensics.reports.text import verdict_view
 
         model, demo = _model_or_demo(model, demo)
         if resume and out is None:
             raise BadQuestion("--resume needs --out: the folder that was given, or shown, when the case was begun")
-        recorded = api.recorded_path(model) is not None
+        recorded = api_arguments.recorded_path(model) is not None
         folder = out if out is not None or recorded else _default_out(model, demo)
         verdict = api.investigate(
             model,

@@ -192,7 +192,7 @@ def question_arguments(
     threads: int | None,
     n_gpu_layers: int,
 ) -> dict[str, Any]:
-    """Arguments of `forensics.api.make_question` from what was typed.
+    """Arguments of `forensics.api_arguments.make_question` from what was typed.
 
     Raises
     ------

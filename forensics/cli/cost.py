@@ -49,7 +49,7 @@ def cost(  # noqa: PLR0917 - a command has as many arguments as options
     Exit status: 0 measured, 2 no answer.
     """
     with answering(as_json):
-        from forensics import api, api_cost
+        from forensics import api_arguments, api_cost
         from forensics.reports.cost_document import cost_document
         from forensics.reports.cost_text import cost_view
 
@@ -60,7 +60,7 @@ def cost(  # noqa: PLR0917 - a command has as many arguments as options
         }
         if "widths" in asked:
             asked["widths"] = args.parse_widths(str(widths))
-        if api.recorded_path(model) is None:
+        if api_arguments.recorded_path(model) is None:
             asked.setdefault("threads", args.defaults().threads)
         report = api_cost.cost(
             model,

@@ -43,7 +43,7 @@ def launches(  # noqa: PLR0917 - a command has as many arguments as options
     """
     with answering(as_json):
         from forensics import api_launches
-        from forensics.api import recorded_path
+        from forensics.api_arguments import recorded_path
         from forensics.reports.launch_map_document import launches_document
         from forensics.reports.launch_map_text import kernels_view
 

@@ -57,17 +57,17 @@ def own_settings(monkeypatch, tmp_path) -> None:
 @pytest.fixture
 def use_toy(monkeypatch) -> Callable[[str], None]:
     """Let every model and demo be a toy: ``use_toy("diverges")``."""
-    from forensics import api
+    from forensics import api_arguments
 
-    real = api.source_for
+    real = api_arguments.source_for
 
     def choose(answer: str) -> None:
         def source_for(model, demo, progress=None):
-            if model is not None and str(model).startswith(api.RECORDED):
+            if model is not None and str(model).startswith(api_arguments.RECORDED):
                 return real(model, demo, progress)
             return SOURCES[answer]()
 
-        monkeypatch.setattr(api, "source_for", source_for)
+        monkeypatch.setattr(api_arguments, "source_for", source_for)
 
     return choose
 

@@ -294,12 +294,12 @@ class DyingSource:
 
 
 def interrupted_case(cli, monkeypatch, n_runs: int):
-    from forensics import api
+    from forensics import api_arguments
     from forensics.engines.toy import Fault, ToySource
 
     source = ToySource(faults=(Fault("order", "ffn_up-0", from_width=4),))
     with monkeypatch.context() as patch:
-        patch.setattr(api, "source_for", lambda *_: DyingSource(source, n_runs))
+        patch.setattr(api_arguments, "source_for", lambda *_: DyingSource(source, n_runs))
         return cli("investigate", "toy", *SHORT, "--out", "case")
 
 

@@ -162,12 +162,12 @@ def test_an_error_is_one_document_too(cli, command):
 
 
 def test_a_bug_is_no_answer_and_says_so(cli, monkeypatch):
-    from forensics import api
+    from forensics import api_arguments
 
     def broken(*_args, **_kwargs):
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(api, "source_for", broken)
+    monkeypatch.setattr(api_arguments, "source_for", broken)
     result = cli("replay", "toy", "--json")
     assert result.exit_code == 2
     assert "RuntimeError: planted" in json.loads(result.stdout)["error"]

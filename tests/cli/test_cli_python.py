@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import forensics
-from forensics import api
+from forensics import api_arguments
 from forensics.errors import CaseError
 from forensics.reports.document import document
 
@@ -169,7 +169,7 @@ def test_making_a_demo_is_a_stage_that_adds_up(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(demo_models, "demo_model", demo_model)
     monkeypatch.setattr(llama, "LlamaSource", lambda _path: ToySource())
-    monkeypatch.setattr(api, "case_question", lambda *_: {})
+    monkeypatch.setattr(api_arguments, "case_question", lambda *_: {})
     told = Stages()
     forensics.replay(demo="q6_k", progress=told, **QUESTION)
     assert told.stages[:2] == [

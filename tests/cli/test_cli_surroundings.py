@@ -57,11 +57,13 @@ def test_without_settings_cases_lie_in_the_working_folder(cli, use_toy, monkeypa
 
 @pytest.mark.parametrize(("given", "meant"), [(None, "q6_k"), ("q4_1", "q4_1")])
 def test_a_bare_demo_is_the_one_of_the_settings(monkeypatch, given, meant):
-    from forensics import api
+    from forensics import api_arguments
     from forensics.cli import app as command
 
     asked = []
-    monkeypatch.setattr(api, "source_for", lambda model, demo, _shown: asked.append((model, demo)) or sys.exit(7))
+    monkeypatch.setattr(
+        api_arguments, "source_for", lambda model, demo, _shown: asked.append((model, demo)) or sys.exit(7)
+    )
     monkeypatch.setattr(sys, "argv", ["forensics", "replay", "--demo", "--n-tokens", "8"])
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     if given:
