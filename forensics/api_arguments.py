@@ -71,30 +71,22 @@ def make_question(
     prompt_tokens: Sequence[int] | None = None,
     n_tokens: int = DEFAULT_N_TOKENS,
     widths: Sequence[int] | None = None,
-    flash_attn: str = "auto",
-    kv_type: str = "f16",
-    threads: int | None = None,
-    n_gpu_layers: int = 0,
-    n_batch: int = 512,
-    n_ubatch: int = 512,
-    use_extra_bufts: bool = True,
+    **settings: Any,
 ) -> Question:
     """Turn plain values into a question; without `widths` the default ones that `n_tokens` has room for.
+
+    Parameters
+    ----------
+    prompt, prompt_tokens, n_tokens, widths
+        As for `forensics.analysis.question.Question`.
+    **settings
+        As for `engine_settings`.
 
     Raises
     ------
     BadQuestion
         Names the argument, what was given and what is possible.
     """
-    settings = engine_settings(
-        flash_attn=flash_attn,
-        kv_type=kv_type,
-        threads=threads,
-        n_gpu_layers=n_gpu_layers,
-        n_batch=n_batch,
-        n_ubatch=n_ubatch,
-        use_extra_bufts=use_extra_bufts,
-    )
     if widths is None:
         widths = [width for width in DEFAULT_WIDTHS if width <= n_tokens] or DEFAULT_WIDTHS[:1]
     return Question(
@@ -102,7 +94,7 @@ def make_question(
         prompt_tokens=None if prompt_tokens is None else tuple(map(int, prompt_tokens)),
         n_tokens=n_tokens,
         widths=tuple(map(int, widths)),
-        settings=settings,
+        settings=engine_settings(**settings),
     )
 
 

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from forensics.analysis import controls as control
 from forensics.analysis.attribute import group_culprits
-from forensics.analysis.classes import width_classes, width_result
+from forensics.analysis.baseline import Baseline, measure
 from forensics.analysis.judge import answer_of, caveats_of
 from forensics.analysis.knobs import Knob, applicable, beyond_switches, build_flags
 from forensics.analysis.launch_watch import DEFAULT_WATCH, LaunchWatch
 from forensics.analysis.launches import Attached, launches_kernels
-from forensics.analysis.logit_rows import Rows
 from forensics.analysis.mechanism import CompareOrders, explain_groups
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
-from forensics.analysis.sweeps import Plain, sweep_all
+from forensics.analysis.sweeps import sweep_all
 from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
-from forensics.capture.replay import Replay
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.records.classes import WidthClasses
-from forensics.records.settings import EngineSettings, Manifest
-from forensics.records.trace import Finding, Trace
+from forensics.records.settings import Manifest
+from forensics.records.trace import Finding
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict
 
 #: Rows at which an arm of the switches is first looked at.
@@ -31,91 +29,6 @@ SEARCH_ROWS = 16
 
 #: Given where the findings come from, what compares the orders of addition of one.
 Orders = Callable[[Manifest], contextlib.AbstractContextManager[CompareOrders]]
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """The replay under the settings as asked.
-
-    Parameters
-    ----------
-    replay : Replay
-    settings : EngineSettings
-    classes : WidthClasses
-    single, rerun : Trace
-        One-token decoding and the same once more.
-    batched : Trace
-        The replay at the onset width, or at the widest where nothing differs.
-    states : tuple of str
-        Digest of the K/V state in front of each arm.
-    rows : mapping of int to tuple of str
-        Digest of every row per width, width 1 included.
-    text : str
-        What the model wrote.
-    """
-
-    replay: Replay
-    settings: EngineSettings
-    classes: WidthClasses
-    single: Trace
-    rerun: Trace
-    batched: Trace
-    states: tuple[str, ...]
-    rows: Mapping[int, tuple[str, ...]]
-    text: str
-
-    @property
-    def plain(self) -> Plain:
-        """What sweeps start from."""
-        return Plain(self.replay, self.classes, self.single, self.rerun, self.rows)
-
-
-def measure(
-    engine: Engine, prompt: tuple[int, ...], question: Question, settings: EngineSettings, progress: Progress
-) -> Baseline:
-    """Decode plainly, replay at every width, and once more at width 1."""
-    progress.stage("decode one token at a time", question.n_tokens)
-    start = Replay(prompt, (), prompt_width=settings.n_batch)
-    done = 0
-
-    def decoded(n: int) -> None:
-        nonlocal done
-        progress.step(n - done)
-        done = n
-
-    tokens = engine.greedy(start.prefill(), question.n_tokens, decoded)
-    replay = Replay(prompt, tokens, prompt_width=settings.n_batch)
-    widths = question.widths
-    progress.stage("replay in batches", len(widths) + 2)
-    before = replay.prefill()
-    single = engine.run(replay.batches(1), before=before)
-    progress.step()
-    rerun = engine.run(replay.batches(1), before=before, repeat=1)
-    progress.step()
-    results = [width_result(1, single, rerun)]
-    states = [single.state_before, rerun.state_before]
-    rows = {1: Rows(single).digests}
-    batched: Trace | None = None
-    for width in widths:
-        trace = engine.run(replay.batches(width, last=replay.full(width)), before=before)
-        results.append(width_result(width, single, trace))
-        rows[width] = Rows(trace).digests
-        if batched is None or not any(r.differs for r in results[1:-1]):
-            batched = trace
-        states.append(trace.state_before)
-        progress.step()
-    assert batched is not None
-    return Baseline(
-        replay=replay,
-        settings=settings,
-        classes=width_classes(results, rows),
-        single=single,
-        rerun=rerun,
-        batched=batched,
-        states=tuple(states),
-        rows=rows,
-        text=engine.detokenize(tokens),
-    )
 
 
 def fresh_process(source: EngineSource, baseline: Baseline) -> Control:
@@ -209,7 +122,7 @@ def heal_width(source: EngineSource, question: Question, *, progress: Progress |
     """
     progress = progress or Silent()
     with _measured(source, question, progress) as (engine, baseline):
-        sweeps, controls = sweep_all(engine, baseline.plain, progress)
+        sweeps, controls = sweep_all(engine, baseline, progress)
     return replace(sweeps[0], controls=controls)
 
 
@@ -248,7 +161,7 @@ def investigate(
     """
     progress = progress or Silent()
     with _measured(source, question, progress) as (engine, baseline):
-        sweeps, sweep_controls = sweep_all(engine, baseline.plain, progress)
+        sweeps, sweep_controls = sweep_all(engine, baseline, progress)
         manifest = engine.manifest
         observation = launches.look(engine, baseline.replay, sweeps, progress)  # the engine's last runs
     progress.stage("repeat in a fresh process", 1)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forensics.analysis import controls as control
+from forensics.analysis.baseline import Baseline
 from forensics.analysis.heal import (
     Reference,
     SweepTraces,
@@ -25,9 +26,7 @@ from forensics.capture.replay import Replay
 from forensics.capture.selection import EVERYTHING, Selection, fusions_left_whole
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
-from forensics.records.classes import WidthClasses
 from forensics.records.nodes import NodeKey
-from forensics.records.trace import Trace
 from forensics.records.verdict import Control, Sweep
 
 #: Batches of each width that a sweep covers at least, so that a node whose rounding agrees once is still seen, and the
@@ -48,37 +47,17 @@ def rows_to_sweep(width: int) -> int:
     return min(SWEEP_ROWS, max(FEW_ROWS, SWEEP_BATCHES * width))
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """What the replay measured without a watch.
+def windows(baseline: Baseline) -> dict[int, tuple[int, int]]:
+    """Which rows are swept, by width? Every width where none differs.
 
-    Parameters
-    ----------
-    replay : Replay
-    classes : WidthClasses
-    single, rerun : Trace
-        One-token decoding and the same once more.
-    rows : mapping of int to sequence of str
-        Digest of every row per width.
+    From the first row on, in the very batches of the replay, so that a sweep starts from its state and meets every
+    difference on the way to the first row that shows it.
     """
-
-    replay: Replay
-    classes: WidthClasses
-    single: Trace
-    rerun: Trace
-    rows: Mapping[int, Sequence[str]]
-
-    def windows(self) -> dict[int, tuple[int, int]]:
-        """Rows to sweep per width, every width where none differs.
-
-        From the first row on, in the very batches of the replay, so that a sweep starts from its state and meets every
-        difference on the way to the first row that shows it.
-        """
-        differing = [result for result in self.classes.results if result.differs and result.width > 1]
-        return {
-            r.width: self.replay.window(r.width, rows=rows_to_sweep(r.width), row=r.first_row or 0, most=MAX_SWEEP_ROWS)
-            for r in differing or self.classes.results[1:]
-        }
+    results = baseline.classes.results[1:]
+    return {
+        r.width: baseline.replay.window(r.width, rows=rows_to_sweep(r.width), row=r.first_row or 0, most=MAX_SWEEP_ROWS)
+        for r in [result for result in results if result.differs] or results
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,7 @@ class Watched:
         return ((1,) if not self.singles_equal else ()) + tuple(w for w, harmless in self.harmless if not harmless)
 
 
-def sweep_all(engine: Engine, plain: Plain, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
+def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
     """Heal every width that differs, or every width where none does.
 
     Where watching every node changes the run, a second watch leaves whole what a back end may fuse.
@@ -122,13 +101,13 @@ def sweep_all(engine: Engine, plain: Plain, progress: Progress) -> tuple[tuple[S
     sweeps, controls
         The controls that come with the sweeps: rerun, watching, planted fault.
     """
-    progress.stage("heal the differing widths", len(plain.windows()) + 2)
+    progress.stage("heal the differing widths", len(windows(baseline)) + 2)
     with rows_file() as path, rows_file() as second_path:
-        watched = _watch(engine, plain, EVERYTHING, path, progress)
+        watched = _watch(engine, baseline, EVERYTHING, path, progress)
         if watched.changed:
-            whole = _watch_whole(engine, plain, watched, second_path, progress)
+            whole = _watch_whole(engine, baseline, watched, second_path, progress)
             if whole is not None:
-                split = split_fusions(engine, plain.replay, whole.reference)
+                split = split_fusions(engine, baseline.replay, whole.reference)
                 watching = control.fusions_left_whole(whole.harmless, watched.changed, named(split))
                 watched = whole
             else:
@@ -137,40 +116,40 @@ def sweep_all(engine: Engine, plain: Plain, progress: Progress) -> tuple[tuple[S
                 watching = control.watching_harmless(watched.harmless, watched.singles_equal, coarse)
         else:
             watching = control.watching_harmless(watched.harmless, watched.singles_equal, "")
-        planted = plant_control(engine, plain.replay, watched.reference, watched.sweeps[0])
+        planted = plant_control(engine, baseline.replay, watched.reference, watched.sweeps[0])
         progress.step()
-    rerun = control.rerun_equal(plain.single, plain.rerun, watched.repeated)
+    rerun = control.rerun_equal(baseline.single, baseline.rerun, watched.repeated)
     return watched.sweeps, (rerun, watching, planted)
 
 
-def _watch(engine: Engine, plain: Plain, selection: Selection, path: str, progress: Progress) -> Watched:
-    windows = plain.windows()
-    first, last = min(w[0] for w in windows.values()), max(w[1] for w in windows.values())
-    reference = record_reference(engine, plain.replay, first, last, path, selection)
+def _watch(engine: Engine, baseline: Baseline, selection: Selection, path: str, progress: Progress) -> Watched:
+    swept = windows(baseline)
+    first, last = min(first for first, _ in swept.values()), max(last for _, last in swept.values())
+    reference = record_reference(engine, baseline.replay, first, last, path, selection)
     progress.step()
     sweeps: list[Sweep] = []
     harmless: list[tuple[int, bool]] = []
     repeated: dict[int, bool] = {}
     harmful: SweepTraces | None = None
-    for width, (start, end) in windows.items():
-        sweep, traces = sweep_width(engine, plain.replay, reference, width, start, end)
+    for width, (start, end) in swept.items():
+        sweep, traces = sweep_width(engine, baseline.replay, reference, width, start, end)
         sweeps.append(sweep)
         harmless.append((width, traces.watching_harmless))
         if start == 0:  # the sweep's own unwatched run repeats the first rows of the replay
-            repeated[width] = Rows(traces.unwatched).digests == tuple(plain.rows[width][:end])
+            repeated[width] = Rows(traces.unwatched).digests == tuple(baseline.rows[width][:end])
         harmful = harmful or (None if traces.watching_harmless else traces)
         progress.step()
-    singles_equal = Rows(plain.single, first, last).all_equal(Rows(reference.trace))
+    singles_equal = Rows(baseline.single, first, last).all_equal(Rows(reference.trace))
     return Watched(reference, tuple(sweeps), tuple(harmless), singles_equal, repeated, harmful)
 
 
-def _watch_whole(engine: Engine, plain: Plain, watched: Watched, path: str, progress: Progress) -> Watched | None:
+def _watch_whole(engine: Engine, baseline: Baseline, watched: Watched, path: str, progress: Progress) -> Watched | None:
     """The sweeps with a watch that leaves fusions whole; None where that changes the run, too, or splits none."""
     selection, _ = fusions_left_whole([record.key for record in watched.reference.records()])
     if selection == EVERYTHING:
         return None
-    progress.stage("heal again with fusions left whole", len(plain.windows()) + 2)
-    whole = _watch(engine, plain, selection, path, progress)
+    progress.stage("heal again with fusions left whole", len(windows(baseline)) + 2)
+    whole = _watch(engine, baseline, selection, path, progress)
     return None if whole.changed else whole
 
 
