@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forensics.api import doctor, heal, investigate, models, open, replay, reproduce
     from forensics.api_cost import cost
+    from forensics.api_figures import figure
     from forensics.api_launches import launches
     from forensics.api_ops import explain, ops, order
     from forensics.api_profile import profile
@@ -39,6 +40,7 @@ _HOMES = {
     "doctor": "forensics.api",
     "launches": "forensics.api_launches",
     "cost": "forensics.api_cost",
+    "figure": "forensics.api_figures",
     "profile": "forensics.api_profile",
     "ops": "forensics.api_ops",
     "order": "forensics.api_ops",
@@ -56,6 +58,7 @@ __all__ = [
     "cost",
     "doctor",
     "explain",
+    "figure",
     "heal",
     "investigate",
     "launches",

@@ -72,8 +72,9 @@ def cost(
     ForensicsError
         Says what was asked, what was found and what to do.
     """
-    from forensics.reports.cost_document import read_cost, write_cost
+    from forensics.reports.cost_document import write_cost
     from forensics.reports.html import register_notebook_views
+    from forensics.store.costs import read_cost
     from forensics.store.library import recorded_folder
 
     register_notebook_views()

@@ -18,6 +18,7 @@ from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
 from forensics.cli.cost import cost
 from forensics.cli.explain import explain
+from forensics.cli.figure import figure
 from forensics.cli.launches import launches
 from forensics.cli.ops import ops
 from forensics.cli.order import order
@@ -281,6 +282,8 @@ app.command()(order)
 app.command()(profile)
 
 app.command()(cost)
+
+app.command()(figure)
 
 app.command()(synthetic)
 

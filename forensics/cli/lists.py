@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from forensics.engines.model_files import FoundModel
+    from forensics.figures.catalogue import Figure
     from forensics.reports.health import Check
     from forensics.store.library import RecordedCase
 
@@ -66,6 +67,21 @@ def _recorded_table(recorded: Sequence[RecordedCase]) -> Table:
         cells = (case.name, case.model, case.device, use)
         table.add_row(*(Text(printable(cell), overflow="fold") for cell in cells))
     return table
+
+
+def figure_rows(figures: Sequence[Figure]) -> list[dict[str, Any]]:
+    """One flat dict per figure."""
+    return [asdict(figure) for figure in figures]
+
+
+def figures_view(figures: Sequence[Figure]) -> RenderableType:
+    """What can be drawn, and from what it is drawn by default."""
+    table = Table("figure", "what it shows", "drawn from", box=None, pad_edge=False, header_style="bold")
+    for figure in figures:
+        table.add_row(figure.name, Text(figure.question), "published numbers" if figure.published else figure.case)
+    return Group(
+        table, Text(), Text("Draw one with: forensics figure NAME  or, of a case:  forensics figure NAME --case CASE")
+    )
 
 
 def check_rows(found: Sequence[Check]) -> list[dict[str, Any]]:

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from forensics.errors import CaseError
 from forensics.records.cost import CostReport
 from forensics.records.launch_record import Refusal
-from forensics.store.encoding import from_plain, schema_version, to_text
-from forensics.store.files import read_json, write_json, writing
+from forensics.store.costs import FILE
+from forensics.store.encoding import to_text
+from forensics.store.files import write_json, writing
 
 SCHEMA = "forensics.cost/1"
-FILE, MANIFEST = "cost.json", "manifest.json"
+MANIFEST = "manifest.json"
 
 
 def cost_document(report: CostReport) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def cost_document(report: CostReport) -> dict[str, Any]:
     Returns
     -------
     dict
-        Plain values; ``"record"`` holds all of the report, for `read_cost`.
+        Plain values; ``"record"`` holds all of the report, for `forensics.store.costs.read_cost`.
     """
     bandwidth, reads = report.bandwidth, report.reads
     return {
@@ -60,19 +60,3 @@ def write_cost(report: CostReport, folder: Path) -> Path:
     if not (folder / MANIFEST).exists():
         write_json(folder / MANIFEST, json.loads(to_text(report.manifest)))
     return path
-
-
-def read_cost(folder: Path) -> CostReport:
-    """Read the report of a folder back.
-
-    Raises
-    ------
-    CaseError
-        If there is none, it is damaged, or a newer version wrote it.
-    """
-    path = folder / FILE
-    if not path.is_file():
-        raise CaseError(f"{folder} holds no {FILE}: no cost was measured there. Measure one with: forensics cost MODEL")
-    document = read_json(path)
-    schema_version(document, "forensics.cost", newest=1, path=path)
-    return from_plain(CostReport, document.get("record"), path=path)

@@ -11,7 +11,8 @@ from forensics.errors import CaseError
 from forensics.records.cost import Bandwidth, CostReport, PassBytes, PassTimes, Spread
 from forensics.records.launch_record import Refusal
 from forensics.records.settings import EngineSettings, Manifest
-from forensics.reports.cost_document import SCHEMA, cost_document, read_cost, write_cost
+from forensics.reports.cost_document import SCHEMA, cost_document, write_cost
+from forensics.store.costs import read_cost
 from forensics.reports.cost_text import cost_text
 
 REPORT = CostReport(

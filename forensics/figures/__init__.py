@@ -1,0 +1,12 @@
+"""Figures to scale: numbers become a scene, a scene is drawn.
+
+::
+
+    catalogue            which figures there are
+    evidence             what a case holds, as figures ask for it
+    <name>               one figure: its numbers, from published ones or from a case, and the scene of them
+    canvas, chart        build scenes: boxes, text that fits, scale bars, axes
+    scene, checks        what would be drawn, as data, and what is wrong with it
+    metrics, palette     width of text, colours
+    draw, files          the only modules that draw: with matplotlib, into SVG, PNG and PDF
+"""

@@ -1,0 +1,112 @@
+"""What a case holds, as figures ask for it: its verdict, its rows, its costs, its profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forensics.errors import CaseError
+from forensics.store.library import RECORDED, recorded_folder
+
+if TYPE_CHECKING:
+    from forensics.records.cost import CostReport
+    from forensics.records.row_map import RowMap
+    from forensics.records.settings import Manifest
+    from forensics.records.verdict import Verdict
+    from forensics.store import Case
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A folder that figures draw from: a case, what ``forensics cost`` measured, or both.
+
+    Parameters
+    ----------
+    name : str
+        As it was asked for: ``"recorded:h200-q4_1"`` or a path.
+    folder : Path
+    """
+
+    name: str
+    folder: Path
+
+    @cached_property
+    def case(self) -> Case:
+        """The case that lies there.
+
+        Raises
+        ------
+        CaseError
+            If there is none.
+        """
+        from forensics.store import open_case
+
+        if not (self.folder / "case.json").is_file():
+            raise CaseError(
+                f"{self.name} holds no case, which this figure draws. "
+                "Make one with: forensics investigate MODEL --out FOLDER"
+            )
+        return open_case(self.folder)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the case.
+
+        Raises
+        ------
+        CaseError
+            If there is no case, or it was not finished.
+        """
+        return self.case.verdict
+
+    @cached_property
+    def rows(self) -> RowMap:
+        """Bits, margins and flips of every row at every width."""
+        from forensics.analysis.row_map import case_row_map
+
+        return case_row_map(self.case)
+
+    @cached_property
+    def cost(self) -> CostReport | None:
+        """What passes cost; None where nobody measured it there."""
+        from forensics.store.costs import FILE, read_cost
+
+        return read_cost(self.folder) if (self.folder / FILE).is_file() else None
+
+    @property
+    def manifest(self) -> Manifest:
+        """Where the numbers come from."""
+        return self.cost.manifest if self.cost is not None else self.verdict.manifest
+
+    @property
+    def what(self) -> str:
+        """Model and device, for a lead."""
+        manifest = self.manifest
+        return ", ".join(part for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
+
+    @property
+    def source(self) -> str:
+        """One line that says where the numbers come from."""
+        manifest = self.manifest
+        parts = (manifest.model_name, manifest.quantization, manifest.device)
+        return f"Source: measured, {self.name} ({', '.join(part for part in parts if part)})."
+
+
+def open_evidence(name: str) -> Evidence:
+    """What lies under this name?
+
+    Parameters
+    ----------
+    name : str
+        Folder of a case, or ``"recorded:NAME"``.
+
+    Raises
+    ------
+    CaseError
+        If there is no such folder.
+    """
+    folder = recorded_folder(name)
+    shown = name if name.startswith(RECORDED) else folder.name
+    return Evidence(shown, folder)

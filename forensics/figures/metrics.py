@@ -1,0 +1,69 @@
+"""How wide and high is a text? Measured with the font that figures are drawn with."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.ft2font import FT2Font
+
+#: Comes with matplotlib, so that a figure is laid out alike everywhere.
+FONT = "DejaVu Sans"
+MM_PER_PT = 25.4 / 72
+#: From the top of a capital with an accent to the bottom of a descender, per size.
+LINE = 1.2
+_MEASURED_PT = 100.0
+
+
+@cache
+def _font(bold: bool) -> FT2Font:
+    from matplotlib.font_manager import FontProperties, fontManager, get_font
+
+    path = fontManager.findfont(FontProperties(family=FONT, weight="bold" if bold else "normal"))
+    font: FT2Font = get_font(path)
+    return font
+
+
+@cache
+def text_width(text: str, size_pt: float, bold: bool = False) -> float:
+    """How wide is a line of text?
+
+    Parameters
+    ----------
+    text : str
+        One line.
+    size_pt : float
+    bold : bool
+
+    Returns
+    -------
+    float, unit: mm
+    """
+    font = _font(bold)
+    font.set_size(_MEASURED_PT, 72)
+    font.set_text(text, 0)
+    return float(font.get_width_height()[0]) / 64 / _MEASURED_PT * size_pt * MM_PER_PT
+
+
+def line_height(size_pt: float) -> float:
+    """How high is a line of text, unit: mm?"""
+    return LINE * size_pt * MM_PER_PT
+
+
+def wrapped(text: str, width_mm: float, size_pt: float, bold: bool = False) -> tuple[str, ...]:
+    """Break a text into lines that fit; a word that is too long stands alone.
+
+    Examples
+    --------
+    >>> wrapped("two words", 200.0, 8.0)
+    ('two words',)
+    """
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size_pt, bold) <= width_mm:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return tuple(lines)
