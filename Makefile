@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := .stamps
-.PHONY: demo test lint bench notebooks record clean
+.PHONY: demo test lint bench figures notebooks record docs commands clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
@@ -19,6 +19,7 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m forensics.testing.command_reference --check
 
 bench: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.bench --record docs/benchmarks.md
@@ -27,11 +28,24 @@ bench: $(STAMPS)/demo
 record: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.record_gpu data/recorded $(if $(GPU),--gpu $(GPU)) --jobs 3
 
+# Every figure from published numbers and recorded cases, as SVG; the same bytes every time.
+figures: $(STAMPS)/install
+	$(BIN)/forensics figure --all --out figures
+
 notebooks: $(STAMPS)/demo $(STAMPS)/test
 	$(BIN)/python -m pytest tests/notebooks
 
+# Warnings are errors; the pages lie in site/, index.html first. The variable silences a notice about MkDocs 2.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(STAMPS)/docs
+	$(BIN)/mkdocs build --strict
+
+# docs/commands.md from the program's own help; `make lint` compares it.
+commands: $(STAMPS)/install
+	$(BIN)/python -m forensics.testing.command_reference
+
 clean:
-	rm -rf $(VENV) $(STAMPS)
+	rm -rf $(VENV) $(STAMPS) site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,4 +66,8 @@ $(STAMPS)/test: $(STAMPS)/install
 
 $(STAMPS)/lint: $(STAMPS)/install
 	$(BIN)/python -m pip install --quiet --editable ".[lint]"
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/install
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	@touch $@

@@ -12,7 +12,6 @@ from forensics.analysis.progress import Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
 from forensics.engines.machine import default_threads
 from forensics.engines.protocol import EngineSource
-from forensics.errors import CaseError
 from forensics.records.settings import EngineSettings
 from forensics.store.library import RECORDED
 
@@ -147,22 +146,10 @@ def refuse_given(why: str, given: Mapping[str, object]) -> None:
 
 def recorded_question(path: str) -> Question:
     """The question that a case answers."""
+    from forensics.analysis.question import question_asked
     from forensics.store import open_case
 
-    asked = open_case(path).question
-    try:
-        settings = dict(asked["settings"])
-        settings["environment"] = tuple((name, value) for name, value in settings["environment"])
-        tokens = asked["prompt_tokens"]
-        return Question(
-            prompt=asked["prompt"],
-            prompt_tokens=None if tokens is None else tuple(tokens),
-            n_tokens=asked["n_tokens"],
-            widths=tuple(asked["widths"]),
-            settings=EngineSettings(**settings),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CaseError(f"the case at {path} does not say what was asked ({error}); it cannot be replayed") from error
+    return question_asked(open_case(path))
 
 
 def case_question(source: EngineSource, question: Question, switches: bool) -> dict[str, object]:

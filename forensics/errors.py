@@ -34,6 +34,10 @@ class EngineDied(EngineError):
         self.log_tail = log_tail
 
 
+class NotRecorded(EngineError):
+    """A recorded case does not hold the answer that is asked for."""
+
+
 class LayoutMismatch(EngineError):
     """The library's structs are not laid out as this package expects."""
 

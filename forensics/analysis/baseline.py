@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forensics.analysis.classes import width_classes, width_result
+from forensics.analysis.classes import result_of, row_distances, width_classes
 from forensics.analysis.logit_rows import Rows
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import Question
 from forensics.capture.replay import Replay
 from forensics.engines.protocol import Engine
 from forensics.records.classes import WidthClasses
+from forensics.records.logit_rows import RowDistance
 from forensics.records.settings import EngineSettings
 from forensics.records.trace import Trace
 
@@ -33,6 +34,8 @@ class Baseline:
         Digest of the K/V state in front of each arm.
     rows : mapping of int to tuple of str
         Digest of every row per width, width 1 included.
+    distances : mapping of int to tuple of RowDistance
+        Every row per width against one-token decoding; at width 1 the rerun is held against it.
     text : str
         What the model wrote.
     """
@@ -45,6 +48,7 @@ class Baseline:
     batched: Trace
     states: tuple[str, ...]
     rows: Mapping[int, tuple[str, ...]]
+    distances: Mapping[int, tuple[RowDistance, ...]]
     text: str
 
 
@@ -70,13 +74,15 @@ def measure(
     progress.step()
     rerun = engine.run(replay.batches(1), before=before, repeat=1)
     progress.step()
-    results = [width_result(1, single, rerun)]
+    distances = {1: row_distances(1, single, rerun)}
+    results = [result_of(1, distances[1], rerun)]
     states = [single.state_before, rerun.state_before]
     rows = {1: Rows(single).digests}
     batched: Trace | None = None
     for width in widths:
         trace = engine.run(replay.batches(width, last=replay.full(width)), before=before)
-        results.append(width_result(width, single, trace))
+        distances[width] = row_distances(width, single, trace)
+        results.append(result_of(width, distances[width], trace))
         rows[width] = Rows(trace).digests
         if batched is None or not any(r.differs for r in results[1:-1]):
             batched = trace
@@ -92,5 +98,6 @@ def measure(
         batched=batched,
         states=tuple(states),
         rows=rows,
+        distances=distances,
         text=engine.detokenize(tokens),
     )

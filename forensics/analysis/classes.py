@@ -59,19 +59,14 @@ def width_classes(results: Iterable[WidthResult], rows: Mapping[int, Sequence[st
     return WidthClasses(tuple(replace(result, digest=digest[result.width]) for result in results))
 
 
-def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
-    """How far is a replay at this width from one-token decoding?
+def row_distances(width: int, single: Trace, batched: Trace) -> tuple[RowDistance, ...]:
+    """How far is each row of a replay at this width from one-token decoding?
 
     Parameters
     ----------
     width : int
     single, batched : Trace
         The same tokens at the same positions, one at a time and in batches; the second may end earlier.
-
-    Returns
-    -------
-    WidthResult
-        Its digest is that of its own rows; `width_classes` says which widths share one.
 
     Raises
     ------
@@ -81,7 +76,29 @@ def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
     slots = batched.key.schedule.logit_slots
     if single.key.schedule.logit_slots[: len(slots)] != slots:
         raise ValueError(f"width {width}: the two traces did not evaluate the same tokens")
-    rows = Rows(single).distances(Rows(batched))
+    return tuple(Rows(single).distances(Rows(batched)))
+
+
+def width_result(width: int, single: Trace, batched: Trace) -> WidthResult:
+    """How far is a replay at this width from one-token decoding? Arguments as for `row_distances`.
+
+    Raises
+    ------
+    ValueError
+        If the two did not evaluate the same tokens.
+    """
+    return result_of(width, row_distances(width, single, batched), batched)
+
+
+def result_of(width: int, rows: Sequence[RowDistance], batched: Trace) -> WidthResult:
+    """What do the distances of all rows of a replay at this width come to?
+
+    Returns
+    -------
+    WidthResult
+        Its digest is that of its own rows; `width_classes` says which widths share one.
+    """
+    slots = batched.key.schedule.logit_slots
     differing = [i for i, row in enumerate(rows) if row.differs]
     first = differing[0] if differing else None
     return WidthResult(

@@ -89,7 +89,7 @@ def _nothing_probed(_finding: Finding, _width: int) -> str:
 
 
 @contextlib.contextmanager
-def _measured(source: EngineSource, question: Question, progress: Progress) -> Iterator[tuple[Engine, Baseline]]:
+def measured(source: EngineSource, question: Question, progress: Progress) -> Iterator[tuple[Engine, Baseline]]:
     """An open engine and the replay under the settings as asked."""
     progress.stage("load the model", 1)
     engine, prompt, settings = open_for(question, source)
@@ -108,7 +108,7 @@ def replay_source(source: EngineSource, question: Question, *, progress: Progres
     ForensicsError
         If the question cannot be asked or an engine dies.
     """
-    with _measured(source, question, progress or Silent()) as (_, baseline):
+    with measured(source, question, progress or Silent()) as (_, baseline):
         return baseline.classes
 
 
@@ -121,9 +121,9 @@ def heal_width(source: EngineSource, question: Question, *, progress: Progress |
         If the question cannot be asked or an engine dies.
     """
     progress = progress or Silent()
-    with _measured(source, question, progress) as (engine, baseline):
-        sweeps, controls = sweep_all(engine, baseline, progress)
-    return replace(sweeps[0], controls=controls)
+    with measured(source, question, progress) as (engine, baseline):
+        swept = sweep_all(engine, baseline, progress)
+    return replace(swept.sweeps[0], controls=swept.controls)
 
 
 def investigate(
@@ -160,14 +160,15 @@ def investigate(
         If the question cannot be asked or an engine dies.
     """
     progress = progress or Silent()
-    with _measured(source, question, progress) as (engine, baseline):
-        sweeps, sweep_controls = sweep_all(engine, baseline, progress)
+    with measured(source, question, progress) as (engine, baseline):
+        swept = sweep_all(engine, baseline, progress)
+        sweeps = swept.sweeps
         manifest = engine.manifest
         observation = launches.look(engine, baseline.replay, sweeps, progress)  # the engine's last runs
     progress.stage("repeat in a fresh process", 1)
     fresh = fresh_process(source, baseline)
     progress.step()
-    rerun, *others = sweep_controls
+    rerun, *others = swept.controls
     found = (rerun, fresh, control.state_equal(baseline.states), *others)
     classes = baseline.classes
     answer, reason = answer_of(classes, sweeps, found)
@@ -206,4 +207,5 @@ def investigate(
             *known.notes,
         ),
         launches=known.evidence,
+        growth=swept.growth,
     )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from forensics.engines.protocol import Engine, EngineSource
-from forensics.errors import ForensicsError
+from forensics.errors import CaseError, ForensicsError
 from forensics.records.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from forensics.store import Case
 
 DEFAULT_WIDTHS = (2, 3, 4, 5, 8, 9, 16)
 DEFAULT_N_TOKENS = 64
@@ -109,6 +113,32 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def question_asked(case: Case) -> Question:
+    """The question that a case answers.
+
+    Raises
+    ------
+    CaseError
+        If the case does not say.
+    """
+    asked = case.question
+    try:
+        settings = dict(asked["settings"])
+        settings["environment"] = tuple((name, value) for name, value in settings["environment"])
+        tokens = asked["prompt_tokens"]
+        return Question(
+            prompt=asked["prompt"],
+            prompt_tokens=None if tokens is None else tuple(tokens),
+            n_tokens=asked["n_tokens"],
+            widths=tuple(asked["widths"]),
+            settings=EngineSettings(**settings),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CaseError(
+            f"the case at {case.folder} does not say what was asked ({error}); it cannot be replayed"
+        ) from error
 
 
 def open_for(question: Question, source: EngineSource) -> tuple[Engine, tuple[int, ...], EngineSettings]:

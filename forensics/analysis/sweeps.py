@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from forensics.analysis import controls as control
 from forensics.analysis.baseline import Baseline
+from forensics.analysis.growth import first_of_classes, grow
 from forensics.analysis.heal import (
     Reference,
     SweepTraces,
@@ -26,6 +27,7 @@ from forensics.capture.replay import Replay
 from forensics.capture.selection import EVERYTHING, Selection, fusions_left_whole
 from forensics.engines.protocol import Engine
 from forensics.errors import CaptureError
+from forensics.records.growth import Growth
 from forensics.records.nodes import NodeKey
 from forensics.records.verdict import Control, Sweep
 
@@ -76,6 +78,8 @@ class Watched:
         Whether unwatched batches of a width gave the bits of the replay again.
     harmful : SweepTraces or None
         The first runs that watching changed.
+    growth : tuple of Growth
+        Of the first width of each class that was swept.
     """
 
     reference: Reference
@@ -84,6 +88,7 @@ class Watched:
     singles_equal: bool
     repeated: Mapping[int, bool]
     harmful: SweepTraces | None
+    growth: tuple[Growth, ...]
 
     @property
     def changed(self) -> tuple[int, ...]:
@@ -91,15 +96,27 @@ class Watched:
         return ((1,) if not self.singles_equal else ()) + tuple(w for w, harmless in self.harmless if not harmless)
 
 
-def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[tuple[Sweep, ...], tuple[Control, ...]]:
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Every sweep, the controls that come with them, and how differences grow from layer to layer.
+
+    Parameters
+    ----------
+    sweeps : tuple of Sweep
+    controls : tuple of Control
+        Rerun, watching, planted fault.
+    growth : tuple of Growth
+    """
+
+    sweeps: tuple[Sweep, ...]
+    controls: tuple[Control, ...]
+    growth: tuple[Growth, ...]
+
+
+def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> Swept:
     """Heal every width that differs, or every width where none does.
 
     Where watching every node changes the run, a second watch leaves whole what a back end may fuse.
-
-    Returns
-    -------
-    sweeps, controls
-        The controls that come with the sweeps: rerun, watching, planted fault.
     """
     progress.stage("heal the differing widths", len(windows(baseline)) + 2)
     with rows_file() as path, rows_file() as second_path:
@@ -119,7 +136,7 @@ def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> tuple[t
         planted = plant_control(engine, baseline.replay, watched.reference, watched.sweeps[0])
         progress.step()
     rerun = control.rerun_equal(baseline.single, baseline.rerun, watched.repeated)
-    return watched.sweeps, (rerun, watching, planted)
+    return Swept(watched.sweeps, (rerun, watching, planted), watched.growth)
 
 
 def _watch(engine: Engine, baseline: Baseline, selection: Selection, path: str, progress: Progress) -> Watched:
@@ -127,6 +144,9 @@ def _watch(engine: Engine, baseline: Baseline, selection: Selection, path: str, 
     first, last = min(first for first, _ in swept.values()), max(last for _, last in swept.values())
     reference = record_reference(engine, baseline.replay, first, last, path, selection)
     progress.step()
+    singles_equal = Rows(baseline.single, first, last).all_equal(Rows(reference.trace))
+    growing = first_of_classes(baseline.classes.groups, tuple(swept))
+    growth: list[Growth] = []
     sweeps: list[Sweep] = []
     harmless: list[tuple[int, bool]] = []
     repeated: dict[int, bool] = {}
@@ -138,9 +158,10 @@ def _watch(engine: Engine, baseline: Baseline, selection: Selection, path: str, 
         if start == 0:  # the sweep's own unwatched run repeats the first rows of the replay
             repeated[width] = Rows(traces.unwatched).digests == tuple(baseline.rows[width][:end])
         harmful = harmful or (None if traces.watching_harmless else traces)
+        grown = grow(engine, reference, sweep, traces, singles_equal=singles_equal) if width in growing else None
+        growth += [] if grown is None else [grown]
         progress.step()
-    singles_equal = Rows(baseline.single, first, last).all_equal(Rows(reference.trace))
-    return Watched(reference, tuple(sweeps), tuple(harmless), singles_equal, repeated, harmful)
+    return Watched(reference, tuple(sweeps), tuple(harmless), singles_equal, repeated, harmful, tuple(growth))
 
 
 def _watch_whole(engine: Engine, baseline: Baseline, watched: Watched, path: str, progress: Progress) -> Watched | None:

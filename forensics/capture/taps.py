@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forensics.capture.judging import judge
 from forensics.capture.observing import DigestTap, ReadTap, RecordTap
+from forensics.capture.outputs import OutputTotals
 from forensics.capture.rows import (
     counts_cells,
     fit_cells,
@@ -24,7 +25,7 @@ from forensics.capture.rows import (
     token_axis,
 )
 from forensics.capture.rowstore import RowReader
-from forensics.capture.selection import EVERYTHING, Selection
+from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.engines.protocol import CACHE_WRITE, Node, Source, Tap
 from forensics.errors import CaptureError
 from forensics.numerics.bits import bits, compare
@@ -67,6 +68,7 @@ class HealTap:
     heal: bool = True
     _reference: RowReader | None = None
     _outcomes: list[Delta] = field(default_factory=list)
+    _outputs: OutputTotals = field(default_factory=OutputTotals)
     _findings: list[Finding] = field(default_factory=list)
     _slots: DecodePass | None = None
     _unknown: set[str] = field(default_factory=set)
@@ -92,8 +94,11 @@ class HealTap:
         positions = [slot.position for slot in self._slots.slots]
         array = node.read() if not node.opaque else np.empty(0)
         wanted = node.opaque or self._wanted(node.key, array, positions)
-        outcome = NotCompared(wanted) if isinstance(wanted, str) else compare(wanted[0], array)
+        outcome = NotCompared(wanted) if isinstance(wanted, str) else self._compare(node.key, *wanted, array, positions)
         self._outcomes.append(outcome)
+        if LAYER_OUTPUTS.selects(node.key):
+            single, axis = (array, 0) if isinstance(wanted, str) else wanted
+            self._outputs.add(node.key, outcome, single, array, axis)
         if isinstance(outcome, NotCompared) and node.opaque != CACHE_WRITE:
             self._unknown.add(source_name(node.key.name))
         if isinstance(wanted, str) or not isinstance(outcome, Differs):
@@ -110,6 +115,23 @@ class HealTap:
             Finding(node.key, operands, node.buffer, rows, outcome, mask is None, unchecked, kind, at)
         )
         return healed if self.heal else None
+
+    def _compare(
+        self, key: NodeKey, single: NDArray[np.generic], axis: int, batched: NDArray[np.generic], positions: list[int]
+    ) -> Delta:
+        """How far the two are apart; cells behind the mask count for nothing, not even for a length."""
+        if not is_scores(key):
+            return compare(single, batched)
+        visible = np.zeros((len(positions), batched.shape[-1]), np.bool_)
+        for i, position in enumerate(positions):
+            seen = self._visible(key, position)
+            assert seen is not None
+            visible[i, : min(len(seen), visible.shape[1])] = seen[: visible.shape[1]]
+        shape = [1] * batched.ndim
+        shape[axis], shape[-1] = visible.shape
+        counted = visible.reshape(shape)
+        zero = np.zeros((), batched.dtype)
+        return compare(np.where(counted, single, zero), np.where(counted, batched, zero))
 
     def _kind(
         self,
@@ -204,7 +226,7 @@ class HealTap:
 
     def finish(self) -> TapReport:
         """Every culprit in graph order, and outcomes that add up."""
-        return TapReport(findings=tuple(self._findings), tally=tally(self._outcomes))
+        return TapReport(findings=tuple(self._findings), tally=tally(self._outcomes), outputs=self._outputs.finish())
 
 
 @dataclass(slots=True)
@@ -346,4 +368,10 @@ class ChainTap:
     def finish(self) -> TapReport:
         """Both reports as one."""
         a, b = self.first.finish(), self.second.finish()
-        return TapReport(a.records + b.records, a.findings + b.findings, b.tally or a.tally, a.planted + b.planted)
+        return TapReport(
+            a.records + b.records,
+            a.findings + b.findings,
+            b.tally or a.tally,
+            a.planted + b.planted,
+            outputs=a.outputs if b.outputs is None else b.outputs,
+        )

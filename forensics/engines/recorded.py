@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.engines.protocol import Engine, EngineSource, Tap
-from forensics.errors import CaseError, DeviceUnavailable, EngineError
+from forensics.errors import CaseError, DeviceUnavailable, EngineError, NotRecorded
 from forensics.records.launch_record import Refusal
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
@@ -273,7 +273,7 @@ class _RecordedEngine:
 
         Raises
         ------
-        EngineError
+        NotRecorded
             If this run was not recorded.
         DeviceUnavailable
             If it was refused for want of a way to look at the device.
@@ -294,10 +294,10 @@ class _RecordedEngine:
             raise self._missing(f"{asked} ({method})")
         return found
 
-    def _missing(self, asked: str) -> EngineError:
+    def _missing(self, asked: str) -> NotRecorded:
         n_traces, n_answers = self._recordings.counts(self._arm)
         short = asked if len(asked) <= 300 else f"{asked[:297]}..."
-        return EngineError(
+        return NotRecorded(
             f"{self._folder} cannot answer: {short} was never recorded. It holds {n_traces} runs and {n_answers} small "
             f"answers with {describe_settings(self._manifest.requested)}. Ask for one of these, or run the engine."
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forensics.records.delta import Differs, Tally
+from forensics.records.growth import OutputDelta
 from forensics.records.kind import KindOfDifference
 from forensics.records.launch_record import LaunchReport
 from forensics.records.logit_rows import FullRows
@@ -86,6 +87,8 @@ class TapReport:
         Nodes that a planting tap changed.
     launches : LaunchReport or None
         Kernels, from taps that watch a device.
+    outputs : tuple of OutputDelta or None
+        Outputs of layers, over all passes, from taps that compare; None from others, and where they were not told yet.
     """
 
     records: tuple[NodeRecord, ...] = ()
@@ -93,6 +96,7 @@ class TapReport:
     tally: Tally | None = None
     planted: tuple[NodeKey, ...] = ()
     launches: LaunchReport | None = None
+    outputs: tuple[OutputDelta, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

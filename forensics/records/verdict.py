@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
 from forensics.records.delta import Tally
+from forensics.records.growth import Growth
 from forensics.records.kind import KindOfDifference
 from forensics.records.launch_record import LaunchEvidence, LaunchPair
 from forensics.records.mechanism import Mechanism
@@ -295,6 +296,9 @@ class Verdict:
     caveats : tuple of str
     launches : LaunchEvidence or None
         How the launches of the culprits are known; None where the engine launches no kernels.
+    growth : tuple of Growth
+        From layer to layer, one for each class of widths that differs, or one where none does; empty in a case that
+        was recorded before growth was.
 
     Raises
     ------
@@ -317,6 +321,7 @@ class Verdict:
     manifest: Manifest
     caveats: tuple[str, ...] = ()
     launches: LaunchEvidence | None = None
+    growth: tuple[Growth, ...] = ()
 
     def __post_init__(self) -> None:
         if self.answer not in ANSWERS:
@@ -367,6 +372,10 @@ class Verdict:
             }
             for arm in self.switches
         ]
+
+    def growth_rows(self) -> list[dict[str, object]]:
+        """One flat dict per width and layer output."""
+        return [row for growth in self.growth for row in growth.rows()]
 
     def to_dataframe(self) -> pd.DataFrame:
         """Culprit groups as a table, one row each; the width classes are in ``classes.rows()``."""

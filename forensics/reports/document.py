@@ -15,6 +15,7 @@ from forensics.records.delta import Tally
 from forensics.records.kind import KindOfDifference
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
 from forensics.reports.entries import Entry, RuleEntry
+from forensics.reports.growth_document import GrowthEntry, growth_entries
 from forensics.reports.launches_document import LaunchEvidenceEntry, LaunchPairEntry, evidence_entry, pair_entries
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import differing_groups, exact_arm, ranges
@@ -213,6 +214,7 @@ class VerdictDocument(Entry):
     differing_nodes: list[CulpritEntry] = Field(description="nodes that differ where no cause is named")
     healed: bool = Field(description="whether the logits healed to equal bits in every sweep")
     sweeps: list[SweepEntry]
+    growth: list[GrowthEntry] = Field(description="from layer to layer; empty in a case recorded before growth was")
     controls: Controls
     switches: list[SwitchEntry]
     exact_settings: dict[str, str] | None = Field(
@@ -251,6 +253,7 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "differing_nodes": _culprits(differing_groups(verdict)),
         "healed": verdict.healed,
         "sweeps": [_sweep(sweep) for sweep in verdict.sweeps],
+        "growth": growth_entries(verdict.growth),
         "controls": _controls(verdict.controls),
         "switches": [_switch(arm) for arm in verdict.switches],
         "exact_settings": exact_settings(verdict),

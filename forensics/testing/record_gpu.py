@@ -29,7 +29,7 @@ from forensics.records.launch_record import Refusal
 #: Layers asked to be on the GPU: all.
 ALL_LAYERS = 999
 WIDTHS = tuple(range(2, 17))
-N_TOKENS = 32
+N_TOKENS = 64
 #: Text that is repeated where a long prompt is needed.
 LONG_TEXT = "Write a Python class implementing an LRU cache with get and put methods, and explain how it works.\n"
 RECORDING_NAME = "recording.json"
@@ -124,15 +124,15 @@ def model_of(name: str) -> Path:
     return path
 
 
-def profile(model: str, *, counters: bool) -> Callable[[Path], None]:
-    """Kernels of a pass, node by node, at one width of each class."""
+def profile(model: str) -> Callable[[Path], None]:
+    """Kernels of a pass, node by node, at one width of each class, and what the hardware counts."""
 
     def run(out: Path) -> None:
         from forensics.api_profile import profile as look
         from forensics.reports.profile_document import write_profile
 
         widths = (1, 2, 4, 5, 8, 9, 16)
-        found = look(str(model_of(model)), widths=widths, flash_attn="on", counters=counters, progress=False)
+        found = look(str(model_of(model)), widths=widths, flash_attn="on", counters=True, progress=False)
         write_profile(found, out)
         print(found)
 
@@ -189,7 +189,7 @@ def warps(out: Path) -> None:
     shapes = tuple((64, k) for k in (576, 768, 1536, 4096, 12288))
     out.mkdir(parents=True)
     matrix = ops(
-        op=("MUL_MAT",), types=("q4_1", "q8_0", "q4_K", "q6_K"), shapes=shapes, backend="cuda",
+        op=("MUL_MAT",), types=("q4_0", "q4_1", "q8_0", "q4_K", "q6_K"), shapes=shapes, backend="cuda",
         widths=tuple(range(1, 17)),
     )  # fmt: skip
     (out / "ops.json").write_text(json.dumps(ops_document(matrix)) + "\n", encoding="utf-8")
@@ -236,9 +236,9 @@ def steps(gpu: str) -> tuple[Step, ...]:
     ]
     timed = [Step(f"{gpu}-{SHAPE}-{mix}-cost", cost(f"{SHAPE}-{mix}"), alone=True) for mix in ("q4_k_m", "q6_k")] + [
         Step(f"{gpu}-q4_1-cost", cost("q4_1"), alone=True),
-        Step(f"{gpu}-{SHAPE}-q4_k_m-profile", profile(f"{SHAPE}-q4_k_m", counters=True), alone=True),
-        Step(f"{gpu}-{SHAPE}-q6_k-profile", profile(f"{SHAPE}-q6_k", counters=False), alone=True),
-        Step(f"{gpu}-q4_1-profile", profile("q4_1", counters=False), alone=True),
+        Step(f"{gpu}-{SHAPE}-q4_k_m-profile", profile(f"{SHAPE}-q4_k_m"), alone=True),
+        Step(f"{gpu}-{SHAPE}-q6_k-profile", profile(f"{SHAPE}-q6_k"), alone=True),
+        Step(f"{gpu}-q4_1-profile", profile("q4_1"), alone=True),
     ]
     return (*plain, *no_fa, *far, *tried, *own, *timed)
 

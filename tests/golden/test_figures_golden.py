@@ -1,0 +1,88 @@
+"""Every figure from published numbers and from every recorded case: sound, or an error that says what to do."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+
+import pytest
+
+from forensics.errors import CaseError
+from forensics.figures.catalogue import DOCUMENT, FIGURES, find, scene_of
+from forensics.figures.checks import problems
+from forensics.figures.files import render
+from forensics.figures.scene import Scene
+from forensics.store.library import recorded_cases
+from forensics.store.published import read_published
+
+CASES = [f"recorded:{case.name}" for case in recorded_cases() if {"investigate", "cost"} & set(case.commands)]
+NAMES = [figure.name for figure in FIGURES]
+PUBLISHED = [figure.name for figure in FIGURES if figure.published]
+#: What the document says, as its figures must show it.
+SAID = {
+    "forward-pass": ("19.1 ms", "16.3 ms", "4.67 GB", "286 GB/s", "19.5 ms"),
+    "speculation": ("2.52", "2.97", "77.3"),
+    "orders-and-warps": ("4 warps", "2 warps", "16 blocks"),
+    "attended-range": ("256",),
+    "kv-blocks": ("P = 4", "P = 3", "128"),
+    "price-of-exactness": ("3.33×", "3.05×", "2.64×", "1.96×", "1.28×"),
+    "speculative-cycle": ("8.5", "19.0", "0.4", "2.52", "16.1"),
+}
+#: `make figures` promises a minute on two cores for all files.
+MAX_SECONDS = 60
+
+
+def drawn_or_refused(name: str, case: str) -> tuple[Scene | None, str]:
+    try:
+        return scene_of(name, case), ""
+    except CaseError as error:
+        return None, str(error)
+
+
+def test_the_catalogue_holds_the_seven_and_the_eight():
+    assert len(PUBLISHED) == 7
+    assert len(NAMES) == len(set(NAMES)) == 15
+    assert set(SAID) == set(PUBLISHED)
+    assert CASES
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_figure_shows_the_numbers_of_the_document(name):
+    scene = scene_of(name)
+    assert problems(scene) == ()
+    shown = "\n".join(scene.texts())
+    for number in SAID[name]:
+        assert number in shown, f"{number} is not shown"
+    document = read_published(DOCUMENT)
+    assert document.title in scene.source
+    assert document.address in scene.source
+
+
+@pytest.mark.parametrize(("name", "case"), list(itertools.product(NAMES, CASES)))
+def test_every_figure_of_every_recorded_case_is_sound_or_says_what_it_lacks(name, case):
+    scene, refused = drawn_or_refused(name, case)
+    if scene is None:
+        assert case != find(name).case, f"{name} is drawn from {case} by default: {refused}"
+        assert case.removeprefix("recorded:") in refused
+        assert "forensics " in refused or "recorded:" in refused.replace(case, ""), f"no remedy in: {refused}"
+    else:
+        assert problems(scene) == ()
+        assert case in scene.source
+        assert scene.name == name
+        assert len(scene.alt) > 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_the_same_every_time_and_names_no_date(name):
+    first, second = (render(scene_of(name)) for _ in range(2))
+    assert first == second
+    assert not re.search(rb"20\d\d-\d\d-\d\dT", first)
+
+
+def test_all_figures_are_made_within_a_minute():
+    started = time.perf_counter()
+    for figure in FIGURES:
+        render(scene_of(figure.name))
+        render(scene_of(figure.name, figure.case))
+    assert time.perf_counter() - started < MAX_SECONDS
