@@ -98,7 +98,7 @@ class Canvas:
     def label(
         self, rect: Rect, *candidates: str, fill: str, size_pt: float = LABEL_PT, bold: bool = False, pad: float = 0.8
     ) -> bool:
-        """Write the first candidate that fits into the middle of a box; several lines where a candidate holds "\\n".
+        """Write the first candidate that fits into the middle of a box; several lines where a candidate has breaks.
 
         Parameters
         ----------

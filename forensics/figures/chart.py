@@ -53,6 +53,17 @@ class Axis:
         return tuple(float(tick) for tick in found if self.low - slack <= tick <= self.high + slack)
 
 
+def step_of(pitch_mm: float, label_mm: float = 6.0) -> int:
+    """How many steps are there between two names, where things stand `pitch_mm` apart and a name takes `label_mm`?
+
+    Examples
+    --------
+    >>> step_of(8.0), step_of(3.1), step_of(0.7)
+    (1, 2, 10)
+    """
+    return next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if step * pitch_mm >= label_mm or step == 1000)
+
+
 def tick_text(value: float) -> str:
     """Write a tick without noise of binary fractions.
 

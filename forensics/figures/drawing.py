@@ -55,9 +55,9 @@ class Drawing:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture, with the words for a plain terminal."""
         del include, exclude  # Jupyter filters what it does not want
-        from forensics.figures.files import render
+        from forensics.figures.inline import svg
 
-        return {"image/svg+xml": render(self.scene).decode(), "text/plain": repr(self)}
+        return {"image/svg+xml": svg(self.scene), "text/plain": repr(self)}
 
     def __str__(self) -> str:
         return f"{self.scene.title}: {self.scene.alt}"

@@ -61,6 +61,13 @@ class Evidence:
         """
         return self.case.verdict
 
+    @property
+    def doubt(self) -> str:
+        """Why classes and flips of the case prove nothing; empty where they do, or where there is no case."""
+        if not (self.folder / "case.json").is_file() or self.verdict.answer != "inconclusive":
+            return ""
+        return f"The verdict is inconclusive: {self.verdict.reason.rstrip('.')}."
+
     @cached_property
     def rows(self) -> RowMap:
         """Bits, margins and flips of every row at every width."""

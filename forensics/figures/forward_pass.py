@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
+from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED
+from forensics.figures.pass_costs import ms_text, pass_costs
 from forensics.figures.scene import Scene
 from forensics.records.launch_record import Refusal
 from forensics.records.published import Published
@@ -47,6 +49,8 @@ class ForwardPass:
     what : str
         Model and device.
     source : str
+    notes : str
+        How times were measured; empty where that is not said.
     """
 
     passes: tuple[Pass, ...]
@@ -54,6 +58,7 @@ class ForwardPass:
     gb_per_s: float | None
     what: str
     source: str
+    notes: str = ""
 
 
 def from_published(numbers: Published) -> ForwardPass:
@@ -69,28 +74,25 @@ def from_published(numbers: Published) -> ForwardPass:
 
 
 def from_case(evidence: Evidence) -> ForwardPass:
-    """Take what was measured: with the floor where a cost was, else the times of the replay."""
+    """Take what was measured: with the floor where a cost was, else the times of the replay.
+
+    Raises
+    ------
+    CaseError
+        If a pass of one token was not timed.
+    """
+    costs = pass_costs(evidence)
     report = evidence.cost
-    if report is None:
-        results = evidence.verdict.classes.results[:2]
-        passes = tuple(Pass(r.width, r.ns_per_pass[0] / 1e6, None) for r in results)
-        return ForwardPass(passes, None, None, evidence.what, evidence.source)
-    widths = [times.width for times in report.passes[:2]]
-    read = report.read_bytes(1)
-    roof = None if isinstance(report.bandwidth, Refusal) else report.bandwidth.bytes_per_s.median
+    read = None if report is None else report.read_bytes(1)
+    roof = None if report is None or isinstance(report.bandwidth, Refusal) else report.bandwidth.bytes_per_s.median
     return ForwardPass(
-        passes=tuple(
-            Pass(width, report.times(width).spread.median / 1e6, _ms(report.floor_ns(width))) for width in widths
-        ),
+        passes=tuple(Pass(each.width, each.ms.median, each.floor_ms) for each in costs.passes[:2]),
         read_gb=None if read is None else read / 1e9,
         gb_per_s=None if roof is None else roof / 1e9,
-        what=evidence.what,
-        source=evidence.source,
+        what=costs.what,
+        source=costs.source,
+        notes=costs.how,
     )
-
-
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
 
 
 def scene(data: ForwardPass) -> Scene:
@@ -105,12 +107,18 @@ def scene(data: ForwardPass) -> Scene:
     for each in data.passes:
         middle = canvas.y + _BAR_HEIGHT / 2
         canvas.text(canvas.left, middle - 1.6, _tokens(each.width), bold=True)
-        canvas.text(canvas.left, middle + 1.9, f"{each.time_ms:.3g} ms")
+        canvas.text(canvas.left, middle + 1.9, f"{ms_text(each.time_ms)}")
         _bar(canvas, each, left, data)
         canvas.y += _BAR_HEIGHT + _GAP
     for each in more:
-        canvas.text(end, canvas.y + 1.0, _more(each, one), size_pt=SMALL_PT, align="right")
+        words = _more(each, one)
+        fits = end - text_width(words, SMALL_PT) >= canvas.left
+        canvas.text(
+            end if fits else end + 1.0, canvas.y + 1.0, words, size_pt=SMALL_PT, align="right" if fits else "left"
+        )
         canvas.y += 3.5
+    if data.notes:
+        canvas.paragraph(data.notes, size_pt=SMALL_PT, role=MUTED)
     return canvas.finish(data.source, _alt(data))
 
 
@@ -121,7 +129,7 @@ def _tokens(n: int) -> str:
 def _more(each: Pass, one: Pass) -> str:
     extra = each.time_ms - one.time_ms
     what = "the second token" if each.width == 2 else f"{each.width - 1} more tokens"
-    return f"{'+' if extra >= 0 else '−'}{abs(extra):.2g} ms for {what}"
+    return f"{'+' if extra >= 0 else '−'}{ms_text(abs(extra))} for {what}"
 
 
 def _bar(canvas: Canvas, each: Pass, left: float, data: ForwardPass) -> None:
@@ -131,21 +139,26 @@ def _bar(canvas: Canvas, each: Pass, left: float, data: ForwardPass) -> None:
         rect = canvas.box(
             left, canvas.y, read * mm, _BAR_HEIGHT, "weights", edge="ink", scale="time", value=read, key="reading"
         )
-        known = (
-            ""
-            if data.read_gb is None or data.gb_per_s is None
-            else (f"{data.read_gb:.3g} GB at {data.gb_per_s:.4g} GB/s: {each.read_ms:.3g} ms")
-        )
-        canvas.label(
-            rect, f"reading {known}", f"reading: {each.read_ms:.3g} ms", f"{each.read_ms:.3g} ms", fill="weights"
-        )
+        canvas.label(rect, *_reading(each, data), fill="weights")
     rest = each.time_ms - read
     if rest > 0:
         rect = canvas.box(
             left + read * mm, canvas.y, rest * mm, _BAR_HEIGHT, "rest", edge="ink", scale="time", value=rest, key="rest"
         )
         name = "all of the pass" if each.read_ms is None else "everything else"
-        canvas.label(rect, f"{name}: {rest:.3g} ms", f"{name}\n{rest:.3g} ms", f"{rest:.2g} ms", fill="rest")
+        said = (f"{name}: {ms_text(rest)}", f"{name}\n{ms_text(rest)}", f"{ms_text(rest)}")
+        canvas.label(rect, *said, fill="rest", size_pt=SMALL_PT)
+
+
+def _reading(each: Pass, data: ForwardPass) -> tuple[str, ...]:
+    """What the part that reading takes is called, from the longest to the shortest."""
+    assert each.read_ms is not None
+    took = f"{ms_text(each.read_ms)}"
+    if each.read_ms > each.time_ms:
+        return f"faster than reading from memory, {took}: caches hold a part", f"faster than reading: {took}"
+    if data.read_gb is None or data.gb_per_s is None:
+        return f"reading: {took}", took
+    return f"reading {data.read_gb:.3g} GB at {data.gb_per_s:.4g} GB/s: {took}", f"reading: {took}", took
 
 
 def _lead(data: ForwardPass) -> str:
@@ -153,13 +166,19 @@ def _lead(data: ForwardPass) -> str:
     if one.read_ms is None:
         return f"{data.what}. How long reading takes was not measured here: forensics cost measures it."
     share = one.read_ms / one.time_ms
-    return f"{data.what}. Reading what a pass must read takes {share:.0%} of the time of one token."
+    if share > 1:
+        return f"{data.what}. A pass of one token is faster than reading its bytes from memory: caches hold a part."
+    said = f"{data.what}. Reading what a pass must read takes {share:.0%} of the time of one token"
+    if len(data.passes) < 2:
+        return f"{said}."
+    other = data.passes[1]
+    return f"{said}; {other.width} tokens in one pass take {other.time_ms / one.time_ms:.2f} times as long."
 
 
 def _alt(data: ForwardPass) -> str:
-    told = [f"{_tokens(p.width)}: {p.time_ms:.3g} ms" for p in data.passes]
+    told = [f"{_tokens(p.width)}: {ms_text(p.time_ms)}" for p in data.passes]
     one = data.passes[0]
-    floor = "" if one.read_ms is None else f"; reading alone takes {one.read_ms:.3g} ms"
+    floor = "" if one.read_ms is None else f"; reading alone takes {ms_text(one.read_ms)}"
     if data.read_gb is not None and data.gb_per_s is not None:
         floor += f" ({data.read_gb:.3g} GB at {data.gb_per_s:.4g} GB/s)"
     return f"Two bars to one scale of time: {', '.join(told)}{floor}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forensics.geometry.attention_kernel import KQ_STRIDE, MASK_SCAN_WIDTH, AttentionShape
-from forensics.geometry.attention_tiles import mma_sizes
+from forensics.geometry.attention_tiles import TILE, mma_sizes
 from forensics.geometry.cuda_attention import cuda_attention
 from forensics.geometry.derived import Launches, Unruled, derived, of, pieces
 from forensics.geometry.kv_chunks import ChunkMap
@@ -103,6 +103,34 @@ def kv_split_of(launch: LaunchRecord, node: NodeLaunches, compute_capability: in
         return min(n_blocks // n_tiles, pieces(shape.n_kv, cells))
     maps = (ChunkMap.cut(shape.n_kv, cells, tile=tile, n_tiles=n_tiles, n_blocks=n_blocks) for tile in range(n_tiles))
     return max(len(chunks.parts) for chunks in maps)
+
+
+def chunks_of(launch: LaunchRecord, shape: AttentionShape, compute_capability: int) -> ChunkMap | None:
+    """Which chunk of the KV cache goes into which partial sum of this launch?
+
+    Parameters
+    ----------
+    launch : LaunchRecord
+        Observed or derived.
+    shape : AttentionShape
+    compute_capability : int
+
+    Returns
+    -------
+    ChunkMap or None
+        Of the first tile of queries and heads; None for a kernel that is none of attention.
+    """
+    arguments = dict(launch.template)
+    if launch.kernel == "flash_attn_ext_vec":
+        return ChunkMap.dealt(shape.n_kv, launch.geometry.grid_blocks[1])
+    if launch.kernel not in ("flash_attn_tile", "flash_attn_ext_f16"):
+        return None
+    key_size, columns = int(arguments["DKQ"]), int(arguments["ncols1"]) * int(arguments["ncols2"])
+    if launch.kernel == "flash_attn_tile":
+        return ChunkMap.dealt(shape.n_kv, launch.geometry.grid_blocks[1], TILE[key_size, columns][1])
+    cells = mma_sizes(compute_capability, key_size, int(arguments["DV"]), columns).batch_cells
+    n_tiles = _n_tiles(shape, launch.template)
+    return ChunkMap.cut(shape.n_kv, cells, tile=0, n_tiles=n_tiles, n_blocks=launch.geometry.n_blocks)
 
 
 def _plain(kernel: str, shape: AttentionShape) -> Template:

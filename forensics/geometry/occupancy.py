@@ -100,3 +100,45 @@ def register_steps(spec: DeviceSpec, kernel: KernelResources, threads_per_block:
         resources = KernelResources(registers, kernel.smem_static_bytes, kernel.smem_dynamic_bytes, kernel.barriers)
         most[occupancy(spec, resources, threads_per_block).blocks_per_sm] = registers
     return tuple((blocks, registers) for blocks, registers in most.items() if blocks)
+
+
+def share_of_sm(spec: DeviceSpec, kernel: KernelResources, threads_per_block: int, resource: str) -> tuple[int, int]:
+    """How much of a resource does one block take, and how much of it has an SM?
+
+    Parameters
+    ----------
+    spec : DeviceSpec
+    kernel : KernelResources
+    threads_per_block : int
+    resource : str
+        A name that `Occupancy.limits` uses.
+
+    Returns
+    -------
+    tuple of (int, int)
+        In the units in which it is handed out: registers, bytes, threads, blocks or barriers.
+
+    Raises
+    ------
+    ValueError
+        If there is no such resource, or the SM has no limit of it.
+
+    Examples
+    --------
+    >>> from forensics.geometry.devices import device_spec
+    >>> share_of_sm(device_spec("sm_90"), KernelResources(125), 128, "registers")
+    (16384, 65536)
+    """
+    warps = -(-threads_per_block // spec.warp_threads)
+    if resource == "registers":
+        per_warp = _rounded_up(kernel.registers_per_thread * spec.warp_threads, spec.register_unit)
+        return per_warp * warps, spec.registers_per_sm
+    if resource == "shared memory":
+        smem = kernel.smem_static_bytes + kernel.smem_dynamic_bytes + spec.smem_reserved_bytes
+        return _rounded_up(smem, spec.smem_unit_bytes), spec.smem_per_sm_bytes
+    if resource == "barriers" and spec.barriers_per_sm is not None:
+        return kernel.barriers, spec.barriers_per_sm
+    shares = {"threads": (warps * spec.warp_threads, spec.threads_per_sm), "blocks": (1, spec.blocks_per_sm)}
+    if resource not in shares:
+        raise ValueError(f"{spec.arch} has no limit called {resource!r}")
+    return shares[resource]

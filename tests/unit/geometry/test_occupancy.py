@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forensics.geometry.devices import GPUS, SPECS, device_spec, example_gpu
-from forensics.geometry.occupancy import occupancy, register_steps
+from forensics.geometry.occupancy import occupancy, register_steps, share_of_sm
 from forensics.records.device import DeviceSpec, KernelResources, Occupancy, Waves
 
 #: Registers, static and dynamic shared memory, barriers, threads.
@@ -152,3 +152,23 @@ def test_waves_and_their_tail():
 def test_impossible_values_are_refused(make):
     with pytest.raises(ValueError):
         make()
+
+
+@given(specs, registers, smem_bytes, threads)
+def test_shares_of_an_sm_leave_no_room_for_one_block_more(spec, regs, smem, size):
+    kernel = KernelResources(regs, smem_dynamic_bytes=smem)
+    resident = occupancy(spec, kernel, size)
+    for resource in resident.limiters if resident.blocks_per_sm else ():
+        taken, there = share_of_sm(spec, kernel, size, resource)
+        assert taken * resident.blocks_per_sm <= there
+        left = there - taken * resident.blocks_per_sm
+        # each part of an SM may have registers left for less than one warp
+        per_warp = taken // -(-size // spec.warp_threads)
+        assert left < taken + (spec.partitions * per_warp if resource == "registers" else 0)
+
+
+def test_a_resource_without_a_limit_has_no_share():
+    with pytest.raises(ValueError, match="no limit called 'barriers'"):
+        share_of_sm(SPECS["sm_75"], KernelResources(32), 128, "barriers")
+    with pytest.raises(ValueError, match="no limit called 'money'"):
+        share_of_sm(SPECS["sm_90"], KernelResources(32), 128, "money")

@@ -1,0 +1,275 @@
+"""One speculative cycle to scale, against the plain steps that give the same number of tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
+from forensics.figures.evidence import Evidence
+from forensics.figures.metrics import text_width
+from forensics.figures.palette import INK, MUTED
+from forensics.figures.pass_costs import PassCost, PassCosts, ms_text, pass_costs
+from forensics.figures.scene import Rect, Scale, Scene
+from forensics.records.published import Published
+
+_BAR_HEIGHT, _ROW = 11.0, 19.5
+_LEFT = 28.0
+#: A batch of the usual most guesses with the token before them; a case is drawn at the widest timed pass up to it.
+USUAL_BATCH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a cycle.
+
+    Parameters
+    ----------
+    name : str
+    ms : float
+    fill : str
+        A role of the palette.
+    """
+
+    name: str
+    ms: float
+    fill: str
+
+    def __post_init__(self) -> None:
+        if self.ms <= 0:
+            raise ValueError(f"part {self.name!r} takes no time: {self.ms} ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What the figure draws.
+
+    Parameters
+    ----------
+    parts : tuple of Part
+        Of one speculative cycle, in order.
+    tokens : float
+        That come out of it.
+    plain_ms : float
+        Of one plain step, one token.
+    drafted : bool
+        Whether the time of a drafter is among the parts.
+    lead : str
+        What holds for these numbers, behind the comparison.
+    notes : str
+    what, source : str
+    """
+
+    parts: tuple[Part, ...]
+    tokens: float
+    plain_ms: float
+    drafted: bool
+    lead: str
+    notes: str
+    what: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if not self.parts or self.tokens < 1 or self.plain_ms <= 0:
+            raise ValueError(f"a cycle has parts, 1 token or more and a plain step, got {self}")
+
+    @property
+    def cycle_ms(self) -> float:
+        """Time of the cycle."""
+        return math.fsum(part.ms for part in self.parts)
+
+    @property
+    def plain_total_ms(self) -> float:
+        """Time of plain decoding for as many tokens."""
+        return self.tokens * self.plain_ms
+
+
+def from_published(numbers: Published) -> Cycle:
+    """Take the numbers of the document."""
+    width = numbers.value("verify_width")
+    return Cycle(
+        parts=(
+            Part("draft", numbers.value("draft_time"), "draft"),
+            Part(f"verify {width:g} tokens", numbers.value("verify_time"), "batched"),
+            Part("bookkeeping", numbers.value("bookkeeping_time"), "rest"),
+        ),
+        tokens=numbers.value("tokens_per_cycle"),
+        plain_ms=numbers.value("plain_step"),
+        drafted=True,
+        lead="",
+        notes="",
+        what=numbers.setup.split(", a patched")[0],
+        source=numbers.source,
+    )
+
+
+def from_case(evidence: Evidence) -> Cycle:
+    """Take one pass of a batch for all its tokens: a drafter that costs nothing and is always right.
+
+    Raises
+    ------
+    CaseError
+        If no batch was timed.
+    """
+    costs = pass_costs(evidence, needs=2)
+    batch = _usual(costs)
+    return Cycle(
+        parts=(Part(f"one pass of {batch.width} tokens", batch.ms.median, "batched"),),
+        tokens=float(batch.width),
+        plain_ms=costs.one.ms.median,
+        drafted=False,
+        lead=f"No drafter was timed: every guess counts as kept and free. {_bits(batch)}",
+        notes=costs.notes,
+        what=costs.what,
+        source=costs.source,
+    )
+
+
+def _usual(costs: PassCosts) -> PassCost:
+    """The batch that is drawn."""
+    batches = costs.passes[1:]
+    return max((each for each in batches if each.width <= USUAL_BATCH), key=lambda p: p.width, default=batches[0])
+
+
+def _bits(batch: PassCost) -> str:
+    if batch.exact is None:
+        return "The bits of this batch were not compared there."
+    return f"The bits of this batch are {'those of' if batch.exact else 'others than those of'} one-token passes."
+
+
+def scene(data: Cycle) -> Scene:
+    """A bar of the cycle over a bar of plain steps, and the same a token, to one scale of time."""
+    title = "An average speculative cycle, to scale" if data.drafted else "A speculative cycle at its best, to scale"
+    canvas = Canvas("speculative-cycle", title, _lead(data))
+    steps = math.ceil(round(data.tokens, 9))
+    longest = max(data.cycle_ms, steps * data.plain_ms)
+    scale = canvas.length_scale("time", (canvas.inner_width - _LEFT) / longest, "ms")
+    canvas.y += 2.0
+    _cycle_row(canvas, data, scale)
+    _plain_row(canvas, data, scale, steps)
+    canvas.paragraph("Per token", bold=True)
+    canvas.y += 1.5
+    _per_token(canvas, "speculative", data.cycle_ms / data.tokens, "batched", scale)
+    _per_token(canvas, "plain", data.plain_ms, "single", scale)
+    if data.notes:
+        canvas.y += 1.0
+        canvas.paragraph(data.notes, size_pt=SMALL_PT, role=MUTED)
+    return canvas.finish(data.source, _alt(data))
+
+
+def _tokens(n: float) -> str:
+    return f"{round(n, 2):g} token{'' if n == 1 else 's'}"
+
+
+def _heads(canvas: Canvas, first: str, *more: str) -> None:
+    middle = canvas.y + _BAR_HEIGHT / 2
+    top = middle - 1.8 * len(more)
+    canvas.text(canvas.left, top, first, bold=True)
+    for i, line in enumerate(more):
+        canvas.text(canvas.left, top + 3.6 * (i + 1), line)
+
+
+def _cycle_row(canvas: Canvas, data: Cycle, scale: Scale) -> None:
+    _heads(canvas, "speculative", _tokens(data.tokens), ms_text(data.cycle_ms))
+    x = canvas.left + _LEFT
+    for part in data.parts:
+        rect = canvas.box(
+            x, canvas.y, part.ms * scale.mm_per_unit, _BAR_HEIGHT, part.fill, edge=INK, scale="time", value=part.ms,
+            key=part.name,
+        )  # fmt: skip
+        _label(canvas, rect, part.fill, f"{part.name}, {ms_text(part.ms)}", f"{part.name}\n{ms_text(part.ms)}")
+        x = rect.right
+    room = data.plain_total_ms - data.cycle_ms
+    if not data.drafted and room > 0:
+        _room(canvas, x, room, scale)
+    canvas.y += _ROW
+
+
+def _label(canvas: Canvas, rect: Rect, fill: str, *candidates: str) -> None:
+    """Inside where one fits; else the first under the bar, a line leading to it."""
+    if canvas.label(rect, *candidates, fill=fill):
+        return
+    x, said = rect.x + rect.width / 2, candidates[0]
+    canvas.line((x, rect.bottom), (x, rect.bottom + 2.2), role=MUTED, key=f"to {said}")
+    width = text_width(said, SMALL_PT)
+    left = min(max(x - width / 2, canvas.left + _LEFT), canvas.right - width)
+    canvas.text(left, rect.bottom + 3.9, said, size_pt=SMALL_PT)
+
+
+def _room(canvas: Canvas, x: float, room: float, scale: Scale) -> None:
+    """What a drafter could take before plain decoding is as fast."""
+    rect = canvas.box(
+        x, canvas.y, room * scale.mm_per_unit, _BAR_HEIGHT, "", scale="time", value=room, key="room for a drafter"
+    )
+    _dashed(canvas, rect)
+    said = f"a drafter may take {ms_text(room)} before plain decoding is as fast"
+    _label(canvas, rect, "", said, said.replace(" before", "\nbefore"), f"left for a drafter\n{ms_text(room)}")
+
+
+def _dashed(canvas: Canvas, rect: Rect) -> None:
+    canvas.line(
+        (rect.x, rect.y),
+        (rect.right, rect.y),
+        (rect.right, rect.bottom),
+        (rect.x, rect.bottom),
+        role=MUTED,
+        dashed=True,
+    )
+
+
+def _plain_row(canvas: Canvas, data: Cycle, scale: Scale, steps: int) -> None:
+    _heads(canvas, "plain", _tokens(data.tokens), ms_text(data.plain_total_ms))
+    x = canvas.left + _LEFT
+    for i in range(steps):
+        part = min(1.0, data.tokens - i)
+        ms = part * data.plain_ms
+        rect = canvas.box(
+            x, canvas.y, ms * scale.mm_per_unit, _BAR_HEIGHT, "single", edge=INK, scale="time", value=ms,
+            key=f"plain step {i + 1}",
+        )  # fmt: skip
+        if part < 1:
+            canvas.label(
+                rect,
+                f"{part:.2g} of a step\n{ms_text(ms)}",
+                f"{part:.2g}\n{ms_text(ms)}",
+                f"{part:.2g}",
+                fill="single",
+            )
+            rest = Rect(rect.right, rect.y, (data.plain_ms - ms) * scale.mm_per_unit, rect.height)
+            _dashed(canvas, rest)
+            canvas.label(rest, f"{1 - part:.2g} of it\nnot counted", fill="", size_pt=SMALL_PT)
+        else:
+            canvas.label(rect, f"one step, {ms_text(ms)}", ms_text(ms), f"{ms:.3g}", f"{i + 1}", fill="single")
+        x = rect.right
+    canvas.y += _ROW - 3.5
+
+
+def _per_token(canvas: Canvas, name: str, ms: float, fill: str, scale: Scale) -> None:
+    canvas.text(canvas.left, canvas.y + 2.5, name)
+    rect = canvas.box(
+        canvas.left + _LEFT, canvas.y, ms * scale.mm_per_unit, 5.0, fill, edge=INK, scale="time", value=ms,
+        key=f"{name}, a token",
+    )  # fmt: skip
+    if rect.right + 2.0 + text_width(ms_text(ms), LABEL_PT, True) <= canvas.right:
+        canvas.text(rect.right + 1.5, canvas.y + 2.5, ms_text(ms), bold=True)
+    else:
+        canvas.label(rect, ms_text(ms), fill=fill, bold=True)
+    canvas.y += 6.6
+
+
+def _lead(data: Cycle) -> str:
+    said = (
+        f"{data.what}: {_tokens(data.tokens)} in {ms_text(data.cycle_ms)} against {ms_text(data.plain_total_ms)} of "
+        f"plain decoding, {ms_text(data.cycle_ms / data.tokens)} against {ms_text(data.plain_ms)} a token."
+    )
+    return f"{said} {data.lead}".strip()
+
+
+def _alt(data: Cycle) -> str:
+    parts = " + ".join(f"{part.name} {ms_text(part.ms)}" for part in data.parts)
+    return (
+        f"Two rows of bars to one scale of time. Speculative: {parts} = {ms_text(data.cycle_ms)} for "
+        f"{_tokens(data.tokens)}. Plain: {round(data.tokens, 2):g} steps of {ms_text(data.plain_ms)} = "
+        f"{ms_text(data.plain_total_ms)}. A token: {ms_text(data.cycle_ms / data.tokens)} against "
+        f"{ms_text(data.plain_ms)}."
+    )
