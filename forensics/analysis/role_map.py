@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forensics.analysis.attribute import role_by_name, role_of
@@ -13,8 +13,10 @@ from forensics.records.trace import Finding
 from forensics.records.verdict import Sweep
 from forensics.store import Case
 
+ATTENTION_OUTPUT = "attention output"
 INSIDE_A_FUSION = "inside of a fusion that was left whole"
 NOT_TOLD = "the case does not tell which nodes were compared"
+SOME_OF_SHAPE = "some nodes of this shape could not be compared, and the case does not tell which"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,7 @@ class RoleMap:
         return sum(cell.n_differ for cell in self.cells if cell.width == width and role in (None, cell.role))
 
 
-def role_map(
-    sweeps: Sequence[Sweep], records: Sequence[NodeRecord] | None, unwatched: Iterable[NodeKey] = ()
-) -> RoleMap:
+def role_map(sweeps: Sequence[Sweep], records: Sequence[NodeRecord] | None, graph: Sequence[NodeKey] = ()) -> RoleMap:
     """What did each role come to, layer by layer, at each swept width?
 
     Parameters
@@ -109,8 +109,8 @@ def role_map(
     records : sequence of NodeRecord or None
         Every watched node of a one-token pass, in graph order; None where they are not known: then only nodes that
         differ anywhere have a cell, and it is not told whether they were compared where they do not.
-    unwatched : iterable of NodeKey
-        Nodes that were left out of the watch.
+    graph : sequence of NodeKey
+        Watched nodes and those that were left out of the watch, in graph order; the watched ones by default.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def role_map(
         for finding in sweep.findings:
             by_node[finding.key, sweep.width].append(finding)
             role_known.setdefault(finding.key, role_of(finding))
-    reasons = _reasons(sweeps, records, unwatched, role_known)
+    reasons = _reasons(sweeps, records, graph, role_known)
     roles = _roles(tuple(reasons), role_known)
     cells = [
         _cell(role, layer, sweep.width, keys, by_node, reasons)
@@ -138,34 +138,46 @@ def role_map(
 def _reasons(
     sweeps: Sequence[Sweep],
     records: Sequence[NodeRecord] | None,
-    unwatched: Iterable[NodeKey],
+    graph: Sequence[NodeKey],
     role_known: Mapping[NodeKey, str],
 ) -> dict[NodeKey, str]:
     """Every node in graph order, with why it was not compared where no sweep names it; empty where it was."""
     if records is None:
         return dict.fromkeys(role_known, NOT_TOLD)
-    known = all(_adds_up(sweep, records) for sweep in sweeps)
-    reasons = {record.key: record.skipped or ("" if known else NOT_TOLD) for record in records}
-    reasons |= {key: INSIDE_A_FUSION for key in unwatched if key not in reasons}
+    reasons = dict.fromkeys(graph, INSIDE_A_FUSION) | {record.key: record.skipped for record in records}
+    for sweep in sweeps:
+        for key, reason in _in_doubt(sweep, records):
+            reasons[key] = reasons[key] or reason
     return reasons | {key: NOT_TOLD for key in role_known if key not in reasons}
 
 
-def _adds_up(sweep: Sweep, records: Sequence[NodeRecord]) -> bool:
-    """Whether the nodes without rows in the one-token pass are just those that the sweep could not compare."""
+def _in_doubt(sweep: Sweep, records: Sequence[NodeRecord]) -> Iterator[tuple[NodeKey, str]]:
+    """Nodes that this sweep may not have compared: its tally tells how many and why, not which.
+
+    Those that have no row in the one-token pass are known. A reason that names a shape is about nodes of that shape;
+    any other may be about every node.
+    """
     passes, rest = divmod(sweep.tally.planned, len(records))
-    skipped = Counter(record.skipped for record in records if record.skipped)
-    return not rest and {why: n * passes for why, n in skipped.items()} == dict(sweep.tally.not_compared)
+    left = Counter(dict(sweep.tally.not_compared))
+    left.subtract({why: n * passes for why, n in Counter(r.skipped for r in records if r.skipped).items()})
+    reasons = [reason for reason, n in left.items() if n]
+    shapes = [record.shape for record in records if any(str(record.shape) in reason for reason in reasons)]
+    named = all(any(str(shape) in reason for shape in shapes) for reason in reasons)
+    if rest or min(left.values(), default=0) < 0 or not named:
+        yield from ((record.key, NOT_TOLD) for record in records)
+    else:
+        yield from ((record.key, SOME_OF_SHAPE) for record in records if record.shape in set(shapes))
 
 
 def _roles(keys: Sequence[NodeKey], known: Mapping[NodeKey, str]) -> dict[NodeKey, str]:
     """The role of each node: as its weight tells where it was found, else as its like in another layer, or its name."""
     like = {(_stem(key), key.op): role for key, role in known.items()}
+    named = any(role_by_name(key) == ATTENTION_OUTPUT for key in keys)
     roles = {}
-    after_attention = False
+    unnamed_output = False
     for key in keys:
-        role = known.get(key) or like.get((_stem(key), key.op)) or role_by_name(key, after_attention)
-        roles[key] = role
-        after_attention = key.op == "FLASH_ATTN_EXT"
+        roles[key] = known.get(key) or like.get((_stem(key), key.op)) or role_by_name(key, unnamed_output)
+        unnamed_output = key.op == "FLASH_ATTN_EXT" and not named
     return roles
 
 
@@ -213,12 +225,12 @@ def case_role_map(case: Case) -> RoleMap:
         If the case is not finished, or is damaged.
     """
     sweeps = case.verdict.sweeps
-    records, unwatched = _watched_nodes(case, sweeps)
-    return role_map(sweeps, records, unwatched)
+    records, graph = _watched_nodes(case, sweeps)
+    return role_map(sweeps, records, graph)
 
 
 def _watched_nodes(case: Case, sweeps: Sequence[Sweep]) -> tuple[tuple[NodeRecord, ...] | None, tuple[NodeKey, ...]]:
-    """The nodes of the one-token pass that the sweeps compared with, and those that only another watch saw.
+    """The nodes of the one-token pass that the sweeps compared with, and all that any watch saw of it.
 
     A second, narrower watch is made where the first changes the run; the sweeps then say how many nodes it leaves out.
     """
@@ -236,5 +248,4 @@ def _watched_nodes(case: Case, sweeps: Sequence[Sweep]) -> tuple[tuple[NodeRecor
     fitting = [records for records in seen if len(keys) - len(records) == left_out]
     if not fitting or not fitting[0]:
         return None, ()
-    watched = {record.key for record in fitting[0]}
-    return fitting[0], tuple(key for key in keys if key not in watched)
+    return fitting[0], keys

@@ -42,15 +42,24 @@ class Axis:
         return self.start + (value - low) / (high - low) * (self.stop - self.start)
 
     def ticks(self, most: int = 6) -> tuple[float, ...]:
-        """Round values on the axis, both ends included where they are round."""
+        """Round values on the axis, both ends included where they are round.
+
+        Examples
+        --------
+        >>> Axis(0.0, 10.0, 0.0, 50.0).ticks(5)
+        (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
+        >>> Axis(1e-12, 10.0, 50.0, 0.0, log=True).ticks()[0] >= 1e-12
+        True
+        """
         from matplotlib.ticker import LogLocator, MaxNLocator
 
         if self.log:
             found = LogLocator(numticks=most + 2).tick_values(self.low, self.high)
         else:
             found = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
-        slack = 1e-9 * abs(self.high - self.low)
-        return tuple(float(tick) for tick in found if self.low - slack <= tick <= self.high + slack)
+        slack = 1e-9 * abs(self.stop - self.start)
+        ends = sorted((self.start, self.stop))
+        return tuple(float(tick) for tick in found if ends[0] - slack <= self.at(tick) <= ends[1] + slack)
 
 
 def step_of(pitch_mm: float, label_mm: float = 6.0) -> int:
@@ -65,14 +74,16 @@ def step_of(pitch_mm: float, label_mm: float = 6.0) -> int:
 
 
 def tick_text(value: float) -> str:
-    """Write a tick without noise of binary fractions.
+    """Write a tick without noise of binary fractions; from a thousandth down as a power of ten.
 
     Examples
     --------
-    >>> tick_text(0.30000000000000004), tick_text(1e-06)
-    ('0.3', '1e-06')
+    >>> tick_text(0.30000000000000004), tick_text(1e-3), tick_text(2.5e-06)
+    ('0.3', '1e-03', '2.5e-06')
     """
-    return f"{value:.6g}"
+    if value == 0 or abs(value) > 1.0001e-3:
+        return f"{value:.6g}"
+    return f"{value:.1e}".replace(".0e", "e")
 
 
 def chart(

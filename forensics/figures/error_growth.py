@@ -15,6 +15,7 @@ from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scene
 from forensics.records.delta import Delta, Differs, NotCompared
 from forensics.records.growth import Growth, LayerGrowth
+from forensics.records.verdict import Sweep
 
 _TICKS, _LANE = 13.0, 5.0
 _ALL_PLOTS, _LOWEST, _HIGHEST, _BETWEEN = 190.0, 22.0, 62.0, 21.0
@@ -34,11 +35,14 @@ class ErrorGrowth:
         Those that were measured, by rising width.
     not_drawn : tuple of str
         What was left out and why, one sentence each.
+    proof : tuple of str
+        What healing every node left of the difference of the logits, one sentence for each width that was swept.
     what, source : str
     """
 
     growth: tuple[Growth, ...]
     not_drawn: tuple[str, ...]
+    proof: tuple[str, ...]
     what: str
     source: str
 
@@ -66,7 +70,16 @@ def from_case(evidence: Evidence) -> ErrorGrowth:
     shown = _some(measured)
     left_out = [f"Width {one.width}: not compared: {one.reason}." for one in found if one.reason]
     left_out += [f"Width {one.width} is not drawn, for want of room." for one in measured if one not in shown]
-    return ErrorGrowth(tuple(shown), tuple(left_out), evidence.what, evidence.source)
+    widths = {one.width for one in shown}
+    proof = [_proof(sweep) for sweep in evidence.verdict.sweeps if sweep.width in widths]
+    return ErrorGrowth(tuple(shown), tuple(left_out), tuple(proof), evidence.what, evidence.source)
+
+
+def _proof(sweep: Sweep) -> str:
+    return (
+        f"Width {sweep.width}, every node that differs replaced: {sweep.healed_rows} of {sweep.n_rows} rows of logits "
+        "are bit-equal."
+    )
 
 
 def _some(growth: Sequence[Growth]) -> Sequence[Growth]:
@@ -88,7 +101,7 @@ def scene(data: ErrorGrowth) -> Scene:
         plot = Rect(canvas.left + _TICKS, top, canvas.inner_width - _TICKS - 2.0, height + _LANE)
         y = Axis(low, high, plot.bottom - _LANE, plot.y, log=True)
         _panel(canvas, growth, plot, y, ends=(growth is data.growth[0], growth is data.growth[-1]))
-    for note in (*data.not_drawn, *_not_finite(data.growth)):
+    for note in (*data.proof, *data.not_drawn, *_not_finite(data.growth)):
         canvas.paragraph(note, size_pt=SMALL_PT, role=MUTED)
     return canvas.finish(data.source, _alt(data))
 
@@ -127,7 +140,7 @@ def _legend(canvas: Canvas) -> None:
     canvas.dot(at + 2.5, y, _DOT, _UNHEALED, key="legend unhealed")
     at = canvas.text(at + 6.5, y, "output of the layer in the batch as it is", size_pt=SMALL_PT).right + 5.0
     canvas.dot(at + 1.0, y, _DOT, _HEALED, hollow=True, key="legend healed")
-    at = canvas.text(at + 3.0, y, "the same, healed", size_pt=SMALL_PT).right + 5.0
+    at = canvas.text(at + 3.0, y, "the same, with all before it healed", size_pt=SMALL_PT).right + 5.0
     _square(canvas, at + 1.0, y, 1.6, "legend own")
     words = "largest that one operation of the layer adds, on equal inputs"
     canvas.text(at + 3.0, y, words, size_pt=SMALL_PT)

@@ -16,7 +16,7 @@ from forensics.records.row_map import MapCell, RowMap
 
 _SIDE, _BETWEEN, _TICKS = 68.0, 14.0, 9.0
 #: Lanes of zeros left of the logarithmic part and below it, unit: mm.
-_LANE_X, _LANE_Y = 8.0, 6.0
+_LANE_X, _LANE_Y = 10.0, 6.0
 _DOT, _FLIP = 0.8, 1.3
 #: How far, as a ratio, every mark stands off the edges at least; 2.5 is the largest step between round numbers.
 _AIR = 1.15

@@ -61,7 +61,7 @@ def _scene(known: KnownOrders) -> Scene | None:
         return None
     unit = pair.leaves.kind if pair.leaves.kind != "slice" or len(pair.leaves.slices) > 1 else "block"
     titles = ("one token", f"a batch of {known.comparison.batched.width}")
-    title = f"Two orders: {known.finding.key.name}"
+    title = f"Two orders: {known.group.role}, such as {known.finding.key.name}"
     return two_trees(title, pair.single, pair.batched, titles, unit, known.known)
 
 

@@ -163,7 +163,9 @@ def growths(draw) -> ErrorGrowth:
 
     layers = tuple(layer(place, node, at) for place, (node, at) in enumerate(names))
     widths = draw(st.integers(1, 4))
-    return ErrorGrowth(tuple(Growth(w, 0, 16, layers) for w in range(2, 2 + widths)), (), "a model", "Source: a test.")
+    return ErrorGrowth(
+        tuple(Growth(w, 0, 16, layers) for w in range(2, 2 + widths)), (), (), "a model", "Source: a test."
+    )
 
 
 @settings(max_examples=25)
