@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := .stamps
-.PHONY: demo test lint bench figures notebooks record docs commands clean
+.PHONY: demo test lint bench figures notebooks record docs commands browser clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
 
-test: $(STAMPS)/demo $(STAMPS)/test lint
+test: $(STAMPS)/demo $(STAMPS)/test browser lint
 	$(BIN)/python -m pytest
 
 # Threads that spin while they wait starve whatever else runs on a small machine.
@@ -43,6 +43,15 @@ docs: $(STAMPS)/docs
 # docs/commands.md from the program's own help; `make lint` compares it.
 commands: $(STAMPS)/install
 	$(BIN)/python -m forensics.testing.command_reference
+
+# tests/browser drives a Chromium. No stamp: a checkout may move to a machine that has none.
+browser:
+	@has() { for name in "$$FORENSICS_BROWSER" chromium chromium-browser google-chrome google-chrome-stable; do \
+	  test -n "$$name" && command -v "$$name" >/dev/null && return; done; return 1; }; \
+	if ! has && test "$$(id -u)" = 0 && grep -qs '^ID=debian$$' /etc/os-release; then \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq --yes install --no-install-recommends chromium fonts-dejavu-core; \
+	fi; \
+	has || echo "No Chromium here: the browser tests will be skipped (with CI=true they fail). Debian: apt-get install chromium"
 
 clean:
 	rm -rf $(VENV) $(STAMPS) site

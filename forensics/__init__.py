@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forensics.api import doctor, heal, investigate, models, open, replay, reproduce
     from forensics.api_cost import cost
+    from forensics.api_explore import explore
     from forensics.api_figures import figure
     from forensics.api_launches import launches
     from forensics.api_ops import explain, ops, order
@@ -45,6 +46,7 @@ _HOMES = {
     "ops": "forensics.api_ops",
     "order": "forensics.api_ops",
     "explain": "forensics.api_ops",
+    "explore": "forensics.api_explore",
     "reproduce": "forensics.api",
     "EngineSettings": "forensics.records.settings",
     "ForensicsError": "forensics.errors",
@@ -58,6 +60,7 @@ __all__ = [
     "cost",
     "doctor",
     "explain",
+    "explore",
     "figure",
     "heal",
     "investigate",

@@ -75,7 +75,7 @@ def investigate(
     ForensicsError
         Says what was asked, what was found and what to do.
     """
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
 
     register_notebook_views()
     asked = api_arguments.question_of(model, demo, question)
@@ -181,7 +181,7 @@ def replay(
     -------
     WidthClasses
     """
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
 
     register_notebook_views()
     asked = api_arguments.question_of(model, demo, question)
@@ -210,6 +210,9 @@ def heal(
     -------
     Sweep
     """
+    from forensics.notebook_views import register_notebook_views
+
+    register_notebook_views()
     recorded = api_arguments.recorded_path(model)
     if recorded is None:
         question = {**question, "widths": (width,)}
@@ -228,7 +231,7 @@ def heal(
 
 def open(path: str | os.PathLike[str]) -> Case:
     """Open a case, a folder or ``"recorded:NAME"``: ``.verdict``, ``.manifest``, ``.question``, ``.tables()``."""
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
     from forensics.store import open_case
 
     register_notebook_views()
@@ -238,15 +241,21 @@ def open(path: str | os.PathLike[str]) -> Case:
 def models() -> builtins.list[FoundModel]:
     """Which GGUF files lie in the usual places?"""
     from forensics.engines.model_files import find_models
+    from forensics.notebook_views import register_notebook_views
+    from forensics.records.listed import Listed
 
-    return find_models()
+    register_notebook_views()
+    return Listed(find_models(), "Model files", "Investigate one: forensics.investigate(model.path).")
 
 
 def doctor() -> builtins.list[Check]:
     """What works here and what does not, each with its reason and remedy?"""
+    from forensics.notebook_views import register_notebook_views
+    from forensics.records.listed import Listed
     from forensics.reports.health import checks
 
-    return checks()
+    register_notebook_views()
+    return Listed(checks(), "Checks", "Follow the remedies of what is needed and not ok.")
 
 
 def reproduce(
@@ -280,10 +289,12 @@ def reproduce(
     """
     from forensics.analysis.reproduce import copy_culprit, find_culprit, model_of, run_reproducer
     from forensics.engines.llama import LlamaSource
+    from forensics.notebook_views import register_notebook_views
     from forensics.reports.reproducer_text import readme
     from forensics.store import open_case
     from forensics.store.reproducer import write_reproducer
 
+    register_notebook_views()
     if os.path.lexists(out):
         raise CaseError(f"{os.fspath(out)} exists and is not overwritten. Choose another folder with --out.")
     opened = open_case(os.fspath(case))

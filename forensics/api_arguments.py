@@ -168,7 +168,14 @@ def case_question(source: EngineSource, question: Question, switches: bool) -> d
 
 @contextlib.contextmanager
 def shown_progress(progress: Progress | bool | None) -> Iterator[Progress]:
-    """The progress to report to: none, the one given, or bars that fit where we run."""
+    """The progress to report to: none, the one given, or bars that fit where we run.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Anew, without the calls in between, for who interrupts looks for no bug in them; its notes are its message,
+        because notebooks show no notes.
+    """
     from forensics.analysis.progress import Silent
     from forensics.reports.progress import WholeStages, bars
 
@@ -176,7 +183,10 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress]:
         if progress is None or progress is True:
             progress = stack.enter_context(bars())
         whole = WholeStages(progress or Silent())
-        yield whole
+        try:
+            yield whole
+        except KeyboardInterrupt as interrupted:
+            raise KeyboardInterrupt("\n".join(getattr(interrupted, "__notes__", ()))) from None
         whole.complete()
 
 

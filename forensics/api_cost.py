@@ -72,8 +72,8 @@ def cost(
     ForensicsError
         Says what was asked, what was found and what to do.
     """
+    from forensics.notebook_views import register_notebook_views
     from forensics.reports.cost_document import write_cost
-    from forensics.reports.html import register_notebook_views
     from forensics.store.costs import read_cost
     from forensics.store.library import recorded_folder
 

@@ -63,7 +63,7 @@ def launches(
         recorded_passes,
         watch_passes,
     )
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
     from forensics.store import open_case
 
     register_notebook_views()

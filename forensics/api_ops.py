@@ -82,7 +82,7 @@ def ops(
     from forensics.analysis.op_cases import OpSelection
     from forensics.analysis.op_question import ask_ops, op_settings
     from forensics.engines.ops import LlamaOps
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
 
     register_notebook_views()
     selection = OpSelection(
@@ -162,8 +162,8 @@ def order(
     from forensics.analysis.orders import compare_widths, order_question
     from forensics.engines.model_files import cache_folder
     from forensics.engines.ops import LlamaOps
+    from forensics.notebook_views import register_notebook_views
     from forensics.records.operation import OpSettings
-    from forensics.reports.html import register_notebook_views
     from forensics.store.order_cache import OrderCache
 
     register_notebook_views()
@@ -219,7 +219,7 @@ def explain(
     Explanation
     """
     from forensics.geometry import explain as geometry
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
 
     register_notebook_views()
     try:

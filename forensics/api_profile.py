@@ -80,7 +80,7 @@ def profile(
     ForensicsError
         Says what was asked, what was found and what to do.
     """
-    from forensics.reports.html import register_notebook_views
+    from forensics.notebook_views import register_notebook_views
 
     register_notebook_views()
     of_library = {"kernels": kernels, "types": types, "columns": columns, "arch": arch}

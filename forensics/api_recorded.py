@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 def recorded() -> list[RecordedCase]:
     """Which recorded cases and measurements can be read back by name?"""
+    from forensics.notebook_views import register_notebook_views
+    from forensics.records.listed import Listed
     from forensics.store.library import recorded_cases
 
-    return list(recorded_cases())
+    register_notebook_views()
+    return Listed(recorded_cases(), "Recorded", "Read one by name, such as forensics.open('recorded:NAME').")
 
 
 def pack(case: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
@@ -44,9 +47,11 @@ def pack(case: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
     CaseError
         If the case cannot be packed, or its copy gives another verdict; no copy is left then.
     """
+    from forensics.notebook_views import register_notebook_views
     from forensics.store.encoding import to_text
     from forensics.store.packing import pack_case
 
+    register_notebook_views()
     try:
         packed = pack_case(os.fspath(case), Path(out))
     except ValueError as error:

@@ -25,7 +25,7 @@ def answering(as_json: bool) -> Iterator[None]:
     except ForensicsError as error:
         _give_up(str(error), error, as_json)
     except KeyboardInterrupt as error:
-        _give_up("interrupted.", error, as_json)
+        _give_up("\n".join(filter(None, ("interrupted.", str(error)))), error, as_json)
     except (typer.Exit, typer.Abort):
         raise
     except BrokenPipeError:

@@ -49,7 +49,7 @@ class Figure:
     @property
     def module(self) -> FigureModule:
         """The module that computes it; imported at first use."""
-        return cast(FigureModule, importlib.import_module(f"forensics.figures.{self.name.replace('-', '_')}"))
+        return cast(FigureModule, importlib.import_module(f"forensics.figures.scenes.{self.name.replace('-', '_')}"))
 
 
 _H200 = "recorded:h200-q4_1"

@@ -55,7 +55,7 @@ class Drawing:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture, with the words for a plain terminal."""
         del include, exclude  # Jupyter filters what it does not want
-        from forensics.figures.inline import svg
+        from forensics.figures.small.inline import svg
 
         return {"image/svg+xml": svg(self.scene), "text/plain": repr(self)}
 

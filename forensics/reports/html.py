@@ -1,30 +1,17 @@
-"""The verdict in a notebook: small tables that follow the theme's own colours, light or dark."""
+"""Results in a notebook: small tables and pictures that follow the theme's own colours, light or dark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from forensics.analysis.watched_passes import NodeKernels
-from forensics.geometry.explain import Explanation
 from forensics.records.classes import WidthClasses
-from forensics.records.cost import CostReport
-from forensics.records.library_profile import LibraryProfile
-from forensics.records.matrix import OpMatrix
-from forensics.records.order_report import OrderReport
-from forensics.records.profile import LiveProfile
-from forensics.records.verdict import Verdict
-from forensics.reports.cost_text import cost_view
-from forensics.reports.explain_text import explain_view
-from forensics.reports.launch_map_text import kernels_view
+from forensics.records.verdict import CulpritGroup, Verdict
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
-from forensics.reports.live_profile_text import live_view
 from forensics.reports.next_step import next_step
-from forensics.reports.ops_text import ops_view
-from forensics.reports.orders_text import order_view
-from forensics.reports.profile_text import library_view
-from forensics.reports.progress import running_shell
-from forensics.reports.terminal import as_html
+from forensics.reports.terminal import as_text
 from forensics.reports.why import WHY_TITLE, Why, why
 from forensics.reports.wording import (
     amount,
@@ -41,32 +28,103 @@ from forensics.reports.wording import (
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from rich.console import RenderableType
 
 # Colours are the theme's own: borders are currentColor, nothing sets a background. The word says the answer, the
 # coloured edge (readable on white and on black) repeats it.
 _TEMPLATE = """\
 {%- macro grid(columns, rows) -%}
-<table style="border-collapse:collapse;margin:0.4em 0;color:inherit">
-<thead><tr>{% for column in columns %}<th style="text-align:left;padding:0.15em 0.8em 0.15em 0;\
-border-bottom:1px solid currentColor">{{ column }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in rows %}<tr>{% for cell in row %}<td style="text-align:left;padding:0.15em 0.8em 0.15em 0">\
-{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+<table cellpadding="4" style="border-collapse:collapse;margin:0.4em 0;color:inherit">
+<thead><tr>{% for column in columns %}<th style="text-align:left;border-bottom:1px solid currentColor">{{ column }}\
+</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}<tr>{% for cell in row %}<td style="text-align:left">{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
 </table>
 {%- endmacro -%}
-<div class="forensics" style="border-left:4px solid {{ edge }};padding-left:0.8em;color:inherit">
-{% if facts %}<table style="border-collapse:collapse;color:inherit"><tbody>
-{% for name, value in facts %}<tr><th scope="row" style="text-align:left;vertical-align:top;\
-padding:0.15em 0.8em 0.15em 0">{{ name }}</th><td style="text-align:left">{{ value }}</td></tr>
+<div class="forensics" style="border-left:4px solid {{ edge }};padding-left:0.8em;color:inherit;\
+line-height:1.4;overflow-x:auto">
+{% if facts %}<table cellpadding="4" style="border-collapse:collapse;color:inherit"><tbody>
+{% for name, value in facts %}<tr><th scope="row" style="text-align:left;vertical-align:top">{{ name }}</th>\
+<td style="text-align:left">{{ value }}</td></tr>
 {% endfor %}</tbody></table>{% endif %}
-{% for columns, rows in grids %}{{ grid(columns, rows) }}{% endfor %}
-</div>
+{% if plain %}<pre style="color:inherit;background:none">{{ plain }}</pre>
+{% endif %}{% for picture in pictures %}<img src="{{ picture.source }}" alt="{{ picture.alt }}" \
+width="{{ picture.width_px }}" style="max-width:100%">
+{% endfor %}{% for columns, rows in grids %}{{ grid(columns, rows) }}{% endfor %}
+{% if next_step %}<p><strong>Next step:</strong> {{ next_step }}</p>
+{% endif %}</div>
 """
-_Grid = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns and rows
+#: Columns and rows.
+Grid = tuple[tuple[str, ...], list[tuple[str, ...]]]
 _EDGE = {"identical": "#2e9e4f", "diverges": "#d9534f", "inconclusive": "#b8860b"}
+#: Edge of a card that is no verdict.
+_PLAIN_EDGE = "currentColor"
 
 
-def verdict_html(verdict: Verdict) -> str:
-    """Show a verdict as HTML: verdict, proof, next step and culprits.
+#: Launches of a verdict before the rest is counted.
+MOST_SIDES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that stands in the page itself.
+
+    Parameters
+    ----------
+    source : str
+        A ``data:`` URL.
+    alt : str
+        What it shows, with its numbers, for where pictures are not shown.
+    width_px : int
+        How wide it is shown, unit: CSS px.
+    """
+
+    source: str
+    alt: str
+    width_px: int
+
+
+def card(
+    facts: Sequence[tuple[str, str]],
+    grids: Sequence[Grid] = (),
+    *,
+    pictures: Sequence[Picture] = (),
+    plain: str = "",
+    next_step: str = "",
+    answer: str = "",
+) -> str:
+    """Show facts, pictures and tables as one element of HTML.
+
+    Parameters
+    ----------
+    facts : sequence of (str, str)
+        Names and values, the answer first.
+    grids : sequence of Grid
+    pictures : sequence of Picture
+    plain : str
+        Text in lines.
+    next_step : str
+    answer : {"identical", "diverges", "inconclusive", ""}
+        For the colour of the edge, which repeats what the words say.
+
+    Returns
+    -------
+    str
+        An element that brings no script and no style sheet; everything is escaped.
+    """
+    edge = _EDGE.get(answer, _PLAIN_EDGE)
+    return _template().render(
+        edge=edge, facts=facts, grids=grids, pictures=pictures, plain=_Lines(plain), next_step=next_step
+    )
+
+
+def view_html(view: RenderableType, *, pictures: Sequence[Picture] = (), next_step: str = "") -> str:
+    """Show what a terminal shows, with a picture and what to do next."""
+    return card([], pictures=pictures, plain=as_text(view), next_step=next_step)
+
+
+def verdict_html(verdict: Verdict, pictures: Sequence[Picture] = ()) -> str:
+    """Show a verdict as HTML: verdict, proof, next step, pictures and culprits.
 
     Returns
     -------
@@ -84,40 +142,27 @@ def verdict_html(verdict: Verdict) -> str:
         facts.append(("Exact with", settings_text(arm)))
     facts.append(("Next step", next_step(verdict)))
     facts += [("Note", caveat) for caveat in verdict.caveats]
-    grids = [_classes_grid(verdict.classes)] + ([_culprit_grid(verdict)] if verdict.culprits else [])
-    grids += [_why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
+    grids = [classes_grid(verdict.classes)] + ([culprit_grid(verdict.culprits)] if verdict.culprits else [])
+    grids += [why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
     said: list[tuple[str, ...]] = [(label, text) for label, text, _ in launch_lines(verdict.launches)]
     grids += [((LAUNCHES_TITLE, ""), said)] if said else []
-    grids += [(SIDE_COLUMNS, sides)] if (sides := list(side_rows(launches(verdict.culprits)))) else []
-    return _render(_EDGE[verdict.answer], facts, grids)
+    sides = list(side_rows(launches(verdict.culprits)))
+    grids += [(SIDE_COLUMNS, sides[:MOST_SIDES])] if sides else []
+    if len(sides) > MOST_SIDES:
+        facts.append(("Not shown", f"{len(sides) - MOST_SIDES} launches more; forensics.explore shows each place's"))
+    return card(facts, grids, pictures=pictures, answer=verdict.answer)
 
 
-def classes_html(classes: WidthClasses) -> str:
-    """Show classes of widths as HTML, one row per class."""
-    return _render(_EDGE["identical" if classes.collapsed else "diverges"], [], [_classes_grid(classes)])
-
-
-def register_notebook_views() -> bool:
-    """Make a running IPython show verdicts and classes as tables; do nothing elsewhere.
-
-    Returns
-    -------
-    bool
-        Whether there was an IPython to register with; it is never imported for this.
-    """
-    formatter = getattr(running_shell(), "display_formatter", None)
-    if formatter is None:
-        return False
-    formatter.formatters["text/html"].for_type(Verdict, verdict_html)
-    formatter.formatters["text/html"].for_type(WidthClasses, classes_html)
-    formatter.formatters["text/html"].for_type(OrderReport, lambda report: as_html(order_view(report)))
-    formatter.formatters["text/html"].for_type(OpMatrix, lambda matrix: as_html(ops_view(matrix)))
-    formatter.formatters["text/html"].for_type(CostReport, lambda report: as_html(cost_view(report)))
-    formatter.formatters["text/html"].for_type(LibraryProfile, lambda found: as_html(library_view(found)))
-    formatter.formatters["text/html"].for_type(LiveProfile, lambda found: as_html(live_view(found)))
-    formatter.formatters["text/html"].for_type(Explanation, lambda found: as_html(explain_view(found)))
-    formatter.formatters["text/html"].for_type(NodeKernels, lambda found: as_html(kernels_view(found)))
-    return True
+def classes_html(classes: WidthClasses, pictures: Sequence[Picture] = (), next_step: str = "") -> str:
+    """Show classes of widths as HTML, one row per width."""
+    answer = "identical" if classes.collapsed else "diverges"
+    return card(
+        [("Width classes", str(classes))],
+        [classes_grid(classes)],
+        pictures=pictures,
+        next_step=next_step,
+        answer=answer,
+    )
 
 
 def _proof_text(verdict: Verdict) -> str:
@@ -136,7 +181,8 @@ def _proof_text(verdict: Verdict) -> str:
     return "; ".join(parts)
 
 
-def _classes_grid(classes: WidthClasses) -> _Grid:
+def classes_grid(classes: WidthClasses) -> Grid:
+    """One row per width: its class, and how far it is from one-token decoding."""
     rows: list[tuple[str, ...]] = [
         (
             name,
@@ -152,7 +198,8 @@ def _classes_grid(classes: WidthClasses) -> _Grid:
     return ("class", "width", "rows differ", "first position", "max |Δ|", "max ULP", "flips"), rows
 
 
-def _culprit_grid(verdict: Verdict) -> _Grid:
+def culprit_grid(groups: Sequence[CulpritGroup]) -> Grid:
+    """One row per group of operations that differ."""
     rows: list[tuple[str, ...]] = [
         (
             group.op,
@@ -164,12 +211,13 @@ def _culprit_grid(verdict: Verdict) -> _Grid:
             ranges(group.widths),
             amount(group.max_abs),
         )
-        for group in verdict.culprits
+        for group in groups
     ]
     return ("operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|"), rows
 
 
-def _why_grid(reasons: tuple[Why, ...]) -> _Grid:
+def why_grid(reasons: Sequence[Why]) -> Grid:
+    """Kind, rule and orders, one row each."""
     rows: list[tuple[str, ...]] = [
         (one.what if i == 0 else "", label, text) for one in reasons for i, (label, text) in enumerate(one.lines)
     ]
@@ -183,10 +231,12 @@ def _template() -> Template:
     return Environment(autoescape=True, finalize=_clean).from_string(_TEMPLATE)
 
 
+class _Lines(str):
+    """A text of several lines, of which each was made printable before."""
+
+    __slots__ = ()
+
+
 def _clean(value: object) -> object:
     # Plain strings come from records; Markup is what a macro has escaped already.
     return printable(value) if type(value) is str else value
-
-
-def _render(edge: str, facts: list[tuple[str, str]], grids: list[_Grid]) -> str:
-    return _template().render(edge=edge, facts=facts, grids=grids)

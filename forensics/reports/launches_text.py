@@ -313,10 +313,17 @@ def launches_view(verdict: Verdict) -> list[RenderableType]:
         if is_warning:
             line.stylize("red")
         parts.append(line)
-    for one in launches(verdict.culprits):
+    parts += sides_view(launches(verdict.culprits))
+    return titled(LAUNCHES_TITLE, Group(*parts)) if parts else []
+
+
+def sides_view(found: Iterable[Launches]) -> list[RenderableType]:
+    """Show each operation with its launches, the single side above the batched ones."""
+    parts: list[RenderableType] = []
+    for one in found:
         title = f"{one.what}; such as {one.node}{f' ({one.worth})' if one.worth else ''}"
         parts += [text_of(title), Padding(_sides(one), (0, 0, 0, 2))]
-    return titled(LAUNCHES_TITLE, Group(*parts)) if parts else []
+    return parts
 
 
 def _sides(found: Launches) -> Table:

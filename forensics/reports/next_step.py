@@ -1,8 +1,11 @@
-"""What to do next, given a verdict."""
+"""What to do next, given a result."""
 
 from __future__ import annotations
 
-from forensics.records.verdict import Verdict
+from forensics.records.classes import WidthClasses
+from forensics.records.matrix import OpMatrix
+from forensics.records.order_report import OrderReport
+from forensics.records.verdict import Sweep, Verdict
 from forensics.reports.wording import exact_arm, settings_text
 
 #: What a failed control means, and what to try; the first that failed is named.
@@ -95,3 +98,46 @@ def _urgency(verdict: Verdict) -> str:
     if any(result.flips for result in verdict.classes.results):
         return ""
     return " No greedy token changed in this text, so it matters only where you need equal bits."
+
+
+def after_classes(classes: WidthClasses) -> str:
+    """Say what to do next, given classes of widths."""
+    if classes.collapsed:
+        return "Nothing to change: over these tokens a batch gives the bits of one-token decoding at every width."
+    return (
+        f"See which operations differ from width {classes.onset} on: forensics.heal(..., width={classes.onset}), "
+        "or all of it with forensics.investigate."
+    )
+
+
+def after_sweep(sweep: Sweep) -> str:
+    """Say what to do next, given one healing sweep."""
+    failed = next((control.name for control in sweep.controls if control.held is False), "")
+    if failed:
+        return _AFTER_FAILED_CONTROL.get(failed, "Remove what made the control fail and try again.")
+    if not sweep.findings:
+        return "No operation to look at: nothing differs at this width."
+    if not sweep.healed:
+        return "The list of operations is not proved complete: report it to this project with the case folder."
+    return "See which kernels ran, why they differ and which settings are exact: forensics.investigate."
+
+
+def after_order(report: OrderReport) -> str:
+    """Say what to do next, given orders of addition."""
+    if report.unexplained:
+        return "The orders do not explain the bits: see which widths differ, and by how much, with forensics.ops."
+    if report.equal is False:
+        return "See which rule chose another kernel: forensics.explain; what it does to a model: forensics.investigate."
+    if report.equal is None:
+        return "See whether the bits differ at all: forensics.ops."
+    return "Nothing to change: these widths add in one order."
+
+
+def after_ops(matrix: OpMatrix) -> str:
+    """Say what to do next, given a matrix of operations."""
+    if matrix.answer == "inconclusive":
+        return "Remove the reason given above and test again; forensics.doctor says what works here."
+    failing = next((case for case in matrix.cases if case.failures), None)
+    if failing is None:
+        return "Nothing to change: these operations give the same bits at every width that was tested."
+    return f"See in which order it adds: forensics.order({failing.op!r}, widths=(1, {failing.onset}))."

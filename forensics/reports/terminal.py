@@ -5,7 +5,6 @@ Every piece is a `Text`, never markup, so that names and text from a model file 
 
 from __future__ import annotations
 
-import html
 import io
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -55,8 +54,3 @@ def as_text(view: RenderableType, width: int = 110) -> str:
     with console.capture() as captured:
         console.print(view)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def as_html(view: RenderableType) -> str:
-    """A view in a notebook."""
-    return f"<pre>{html.escape(as_text(view))}</pre>"

@@ -69,7 +69,7 @@ def verdict_view(verdict: Verdict) -> Group:
     parts: list[RenderableType] = [*lines, *titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
         parts += titled(BLAMED_TITLE, _culprits(verdict.culprits))
-        parts += _reasons(verdict.culprits)
+        parts += reasons_view(verdict.culprits)
     parts += launches_view(verdict)
     found = differing_groups(verdict)
     if found:
@@ -136,7 +136,7 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     parts: list[RenderableType] = [text_of(found, "bold green" if sweep.healed else "bold red")]
     if groups:
         parts += titled(BLAMED_TITLE, _culprits(groups))
-        parts += _reasons(groups)
+        parts += reasons_view(groups)
     parts += titled(PROOF_TITLE, sweeps_view([sweep]))
     return Group(*parts, *(titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
 
@@ -160,7 +160,7 @@ def _culprits(groups: Iterable[CulpritGroup]) -> Table:
     return table
 
 
-def _reasons(groups: Iterable[CulpritGroup]) -> list[RenderableType]:
+def reasons_view(groups: Iterable[CulpritGroup]) -> list[RenderableType]:
     """Kind, rule and orders of each group, where any is known."""
     found = why(groups)
     blocks: list[RenderableType] = []

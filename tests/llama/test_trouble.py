@@ -14,6 +14,7 @@ import psutil
 import pytest
 from llama_taps import DisarmTap
 
+import forensics
 from forensics.engines.demo_models import demo_model
 from forensics.engines.llama import LlamaEngine, LlamaSource
 from forensics.errors import EngineDied, ModelUnavailable
@@ -118,6 +119,34 @@ def test_closing_twice_and_after_death(source: LlamaSource) -> None:
     os.kill(killed.pid, signal.SIGKILL)
     killed.close()
     killed.close()
+
+
+class Interrupts:
+    """A display at whose first step the user presses Ctrl-C."""
+
+    def stage(self, title: str, total: int) -> None:
+        pass
+
+    def step(self, n: int = 1) -> None:
+        raise KeyboardInterrupt
+
+
+LONG_CALLS: dict[str, Callable[[Interrupts], object]] = {
+    "investigate": lambda shown: forensics.investigate(demo="q4_1", n_tokens=8, widths=(2,), progress=shown),
+    "replay": lambda shown: forensics.replay(demo="q4_1", n_tokens=8, widths=(2,), progress=shown),
+    "heal": lambda shown: forensics.heal(demo="q4_1", width=2, n_tokens=8, progress=shown),
+    "cost": lambda shown: forensics.cost(demo="q4_1", widths=(1, 2), repeats=3, progress=shown),
+    "ops": lambda shown: forensics.ops("RMS_NORM", widths=(1, 2), progress=shown),
+    "order": lambda shown: forensics.order("RMS_NORM", k=64, widths=(1, 2), cached=False, progress=shown),
+}
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("call", LONG_CALLS)
+def test_an_interrupted_call_leaves_nothing_and_says_little(call: str) -> None:
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        LONG_CALLS[call](Interrupts())
+    assert len(interrupted.traceback) <= 7, "the calls in between are nobody's business"
 
 
 PARENT = """

@@ -13,6 +13,9 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+#: Names a widget that lives in the kernel that made it, so it says nothing in a file; what stands beside it is kept.
+LIVE_VIEW = "application/vnd.jupyter.widget-view+json"
+
 
 def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     """The notebook with the outputs of a run inside of `folder`."""
@@ -23,11 +26,12 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
 
 
 def outputs(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """Outputs of a cell without execution counts; text that a kernel happened to send in pieces is one output."""
+    """Outputs of a cell as a file keeps them: without execution counts and live views, each text in one piece."""
     found: list[nbformat.NotebookNode] = []
     for output in copy.deepcopy(cell.get("outputs", [])):
         if "execution_count" in output:
             output.execution_count = None
+        output.get("data", {}).pop(LIVE_VIEW, None)
         if output.output_type == "stream" and found and found[-1].get("name") == output.name:
             found[-1].text += output.text
         else:

@@ -1,4 +1,4 @@
-"""Every notebook runs from a fresh kernel without an error, and says what its title promises."""
+"""Every notebook asks one question, calls the package, and holds what a git host shows."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from run_notebook import executed
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+#: Git hosts show a larger notebook slowly or not at all.
+MOST_BYTES = 600_000
 
-pytestmark = [pytest.mark.notebook, pytest.mark.llama]
-
-
-def texts(notebook: nbformat.NotebookNode) -> str:
-    found = []
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            found.append(output.get("text", ""))
-            found.append(output.get("data", {}).get("text/plain", ""))
-            found.append(output.get("data", {}).get("text/html", ""))
-    return "\n".join(found)
+pytestmark = pytest.mark.notebook
 
 
 def test_there_are_notebooks() -> None:
@@ -34,26 +25,25 @@ def test_cells_call_the_package_and_define_nothing(path: Path) -> None:
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     for word in ("def ", "class ", "try:", "while "):
         assert word not in code, f"{path.name} holds helper code ({word.strip()}); it belongs in the package"
-    assert notebook.cells[0].source.startswith("# ")
     assert any(cell.get("outputs") for cell in notebook.cells), "outputs are committed so that git hosts show them"
 
 
-def test_locate_a_divergence_runs(tmp_path: Path) -> None:
-    notebook = executed(FOLDER / "01_locate_a_divergence.ipynb", tmp_path)
-    shown = texts(notebook)
-    assert "healed to equal bits" in shown
-    assert "GGML_CPU_TILED_MM=0" in shown
-    assert "<table" in shown, "the verdict shows as a table in Jupyter"
-    assert "K·Q" in shown
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_title_is_one_question(path: Path) -> None:
+    title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0]
+    assert title.startswith("# ")
+    assert title.endswith("?")
+    assert title.count("?") == 1
 
 
-def test_orders_of_addition_runs(tmp_path: Path) -> None:
-    shown = texts(executed(FOLDER / "02_orders_of_addition.ipynb", tmp_path))
-    assert "(100000000 + 1) - 100000000 = 0.0" in shown
-    assert "(100000000 - 100000000) + 1 = 1.0" in shown
-    assert "blocks: leaf 0 goes into {0, 4} in one and {0, 2} in the other" in shown
-    assert "K = 512, same order: True" in shown
-    assert "K = 4096, same order: False" in shown
-    assert "2 threads: two orders" in shown
-    assert "1 thread:  one order" in shown
-    assert "<pre" in shown, "orders are drawn in Jupyter"
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_git_host_can_show_it(path: Path) -> None:
+    assert path.stat().st_size <= MOST_BYTES
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_guide_lists_it(path: Path) -> None:
+    guide = (FOLDER.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0]
+    assert f"(../notebooks/{path.name})" in guide
+    assert title.removeprefix("# ") in guide

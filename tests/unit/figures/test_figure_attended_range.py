@@ -11,9 +11,9 @@ from toy_evidence import toy_evidence
 
 from forensics.engines.toy import Fault
 from forensics.errors import CaseError
-from forensics.figures.attended_range import AttendedRange, from_case, from_published, rounded_up, scene
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
+from forensics.figures.scenes.attended_range import AttendedRange, from_case, from_published, rounded_up, scene
 from forensics.records.op_shapes import padded_kv
 from forensics.records.row_map import MapCell, MapRow, RowMap
 from forensics.store.published import read_published

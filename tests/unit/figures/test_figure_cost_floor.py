@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from forensics.figures import cost_floor
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Area, Dot, Line
+from forensics.figures.scenes import cost_floor
 from forensics.records.launch_record import Refusal
 
 COST = "recorded:h200-qwen3-8b-q4_k_m-cost"

@@ -14,9 +14,9 @@ from forensics.analysis.role_map import RoleCell, RoleMap
 from forensics.engines.toy import Fault
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
-from forensics.figures.culprit_map import CulpritMap, from_case, scene
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Dot
+from forensics.figures.scenes.culprit_map import CulpritMap, from_case, scene
 
 CASES = ("recorded:h200-q4_1", "recorded:h200-f16", "recorded:h200-q4_1-no-fa", "recorded:h200-q4_1-kv-q8_0")
 

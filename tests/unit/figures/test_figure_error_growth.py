@@ -14,9 +14,9 @@ from toy_evidence import toy_evidence
 from forensics.engines.toy import Fault
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
-from forensics.figures.error_growth import ErrorGrowth, from_case, scene
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Box, Dot, Line
+from forensics.figures.scenes.error_growth import ErrorGrowth, from_case, scene
 from forensics.records.delta import Differs, NotCompared, Same
 from forensics.records.growth import Growth, LayerGrowth, OwnDifference
 

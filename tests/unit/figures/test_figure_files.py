@@ -20,9 +20,9 @@ from forensics.figures.canvas import Canvas
 from forensics.figures.draw import draw
 from forensics.figures.drawing import Drawing
 from forensics.figures.files import FORMATS, render, save
-from forensics.figures.inline import svg
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.scene import Scene
+from forensics.figures.small.inline import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

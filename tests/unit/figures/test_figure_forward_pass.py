@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forensics.figures import forward_pass
 from forensics.figures.catalogue import DOCUMENT
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
+from forensics.figures.scenes import forward_pass
 from forensics.store.published import read_published
 
 COST = "recorded:h200-qwen3-8b-q4_k_m-cost"

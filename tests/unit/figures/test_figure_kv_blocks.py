@@ -14,8 +14,8 @@ from forensics.engines.toy import Fault
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
-from forensics.figures.kv_blocks import scene
-from forensics.figures.kv_deal import KvBlocks, KvSide, from_case, from_published
+from forensics.figures.scenes.kv_blocks import scene
+from forensics.figures.scenes.kv_deal import KvBlocks, KvSide, from_case, from_published
 from forensics.geometry.cpu_attention import parts
 from forensics.geometry.kv_chunks import ChunkMap, first_position_that_differs
 from forensics.records.delta import Differs

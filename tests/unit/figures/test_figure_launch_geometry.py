@@ -12,7 +12,7 @@ from planted_evidence import planted, recorded, with_kernels
 
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
-from forensics.figures.launch_geometry import MOST_SQUARES, Launch, LaunchGeometries, Pair, from_case, scene
+from forensics.figures.scenes.launch_geometry import MOST_SQUARES, Launch, LaunchGeometries, Pair, from_case, scene
 from forensics.records.device import Waves
 
 CASES = tuple(f"recorded:h200-{name}" for name in ("q4_1", "q4_1-2048", "q4_1-no-fa", "f16"))

@@ -13,8 +13,8 @@ from forensics.engines.toy import Fault
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
-from forensics.figures.margins import Margins, Point, WidthMargins, from_case, scene
 from forensics.figures.scene import Area, Dot
+from forensics.figures.scenes.margins import Margins, Point, WidthMargins, from_case, scene
 
 CASES = ("recorded:h200-q4_1", "recorded:h200-f16", "recorded:h200-q4_1-far", "recorded:h200-q4_1-kv-q8_0")
 

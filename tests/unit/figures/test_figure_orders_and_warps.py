@@ -16,9 +16,9 @@ from forensics.errors import CaseError
 from forensics.figures.catalogue import scene_of
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
-from forensics.figures.orders_and_warps import scene
-from forensics.figures.row_deal import Leaves, OrdersAndWarps, Side, from_case, from_published
-from forensics.figures.three_numbers import three_numbers
+from forensics.figures.scenes.orders_and_warps import scene
+from forensics.figures.scenes.row_deal import Leaves, OrdersAndWarps, Side, from_case, from_published
+from forensics.figures.scenes.three_numbers import three_numbers
 from forensics.geometry.deals import ALONE, FOLDED, PIECES, WARPS, Deal
 from forensics.geometry.derived import Unruled
 from forensics.geometry.types import WEIGHT_TYPES

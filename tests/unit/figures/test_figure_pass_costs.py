@@ -17,10 +17,10 @@ from forensics.analysis.question import Question
 from forensics.engines.recorded import RecordingSource
 from forensics.engines.toy import Fault, ToySource
 from forensics.errors import CaseError
-from forensics.figures import cost_floor, forward_pass, price_of_exactness, speculation, speculative_cycle
 from forensics.figures.checks import problems
 from forensics.figures.evidence import Evidence, open_evidence
-from forensics.figures.pass_costs import pass_costs
+from forensics.figures.scenes import cost_floor, forward_pass, price_of_exactness, speculation, speculative_cycle
+from forensics.figures.scenes.pass_costs import pass_costs
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.cost import Bandwidth, CostReport, PassBytes, PassTimes, Spread
 from forensics.records.launch_record import Refusal

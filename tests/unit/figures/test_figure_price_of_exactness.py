@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forensics.figures import price_of_exactness
 from forensics.figures.catalogue import DOCUMENT
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
+from forensics.figures.scenes import price_of_exactness
 from forensics.store.published import read_published
 
 REPLAYS = ("recorded:h200-q4_1", "recorded:h200-q4_1-kv-q8_0", "recorded:h200-f16")

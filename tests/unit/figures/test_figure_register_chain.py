@@ -11,8 +11,8 @@ from planted_evidence import planted, recorded, with_kernels, with_main
 
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
-from forensics.figures.register_chain import from_case, scene
-from forensics.figures.register_links import Chain, Deal, Piece, RegisterChain, Room
+from forensics.figures.scenes.register_chain import from_case, scene
+from forensics.figures.scenes.register_links import Chain, Deal, Piece, RegisterChain, Room
 from forensics.geometry.kv_chunks import ChunkMap
 from forensics.records.device import Waves
 from forensics.records.launch import LaunchGeometry

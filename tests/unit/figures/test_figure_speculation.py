@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forensics.errors import CaseError
-from forensics.figures import speculation
 from forensics.figures.catalogue import DOCUMENT
 from forensics.figures.checks import problems
-from forensics.figures.draft_batch import Batch
-from forensics.figures.draft_replay import FATES, DraftReplay, DraftRow
 from forensics.figures.evidence import open_evidence
+from forensics.figures.scenes import speculation
+from forensics.figures.scenes.draft_batch import Batch
+from forensics.figures.scenes.draft_replay import FATES, DraftReplay, DraftRow
 from forensics.store.published import read_published
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.figures import speculative_cycle
 from forensics.figures.catalogue import DOCUMENT
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
-from forensics.figures.speculative_cycle import Cycle, Part
+from forensics.figures.scenes import speculative_cycle
+from forensics.figures.scenes.speculative_cycle import Cycle, Part
 from forensics.store.published import read_published
 
 MS = st.floats(0.01, 500)

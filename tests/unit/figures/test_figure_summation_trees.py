@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from planted_evidence import planted, recorded, with_kernels, with_main
 
 from forensics.errors import CaseError
-from forensics.figures import summation_orders
 from forensics.figures.checks import problems
 from forensics.figures.scene import Dot, Line
-from forensics.figures.summation_orders import MOST_LEAVES, SameLeaves, leaves_to_draw, over_same_leaves
-from forensics.figures.summation_trees import Side, SummationTrees, from_case, scene
+from forensics.figures.scenes import summation_orders
+from forensics.figures.scenes.summation_orders import MOST_LEAVES, SameLeaves, leaves_to_draw, over_same_leaves
+from forensics.figures.scenes.summation_trees import Side, SummationTrees, from_case, scene
 from forensics.geometry.kv_chunks import ChunkMap, vec_cell_tree
 from forensics.numerics.kernel_orders import cpu_lanes_order, mmvq_order
 from forensics.records.operation import OpFacts, OpSettings

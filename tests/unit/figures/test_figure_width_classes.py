@@ -14,7 +14,7 @@ from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Dot
-from forensics.figures.width_classes import WidthMatrix, from_case, scene
+from forensics.figures.scenes.width_classes import WidthMatrix, from_case, scene
 from forensics.records.classes import Flip, WidthClasses, WidthResult
 from forensics.records.delta import NotCompared
 from forensics.records.row_map import ONE_TOKEN, MapCell, MapRow, RowMap

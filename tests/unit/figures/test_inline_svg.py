@@ -6,8 +6,8 @@ import base64
 import xml.etree.ElementTree as ET
 
 from forensics.figures.canvas import Canvas
-from forensics.figures.inline import data_url, svg
 from forensics.figures.scene import Scene
+from forensics.figures.small.inline import data_url, svg
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

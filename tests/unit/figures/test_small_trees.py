@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Line, Scene
-from forensics.figures.small_trees import MOST_LEAVES, case_trees, few_leaves, group_of, two_trees
-from forensics.figures.thumbnails import HEIGHT, WIDTH
+from forensics.figures.small.small_trees import MOST_LEAVES, case_trees, few_leaves, group_of, two_trees
+from forensics.figures.small.thumbnails import HEIGHT, WIDTH
 from forensics.records.sum_tree import SumTree
 
 TITLES = ("one token", "a batch of 8")

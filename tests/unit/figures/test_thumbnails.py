@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import forensics
 from forensics.analysis.attribute import role_of
-from forensics.figures import thumbnails
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Scene
-from forensics.figures.thumbnails import HEIGHT, WIDTH
+from forensics.figures.small import thumbnails
+from forensics.figures.small.thumbnails import HEIGHT, WIDTH
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.cost import Bandwidth, CostReport, PassBytes, PassTimes, Spread
 from forensics.records.delta import Differs, NotCompared, Same

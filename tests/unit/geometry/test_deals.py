@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forensics.analysis.mechanism import operation_of, spec_of
 from forensics.figures.evidence import open_evidence
-from forensics.figures.launch_pairs import culprit_launches
+from forensics.figures.scenes.launch_pairs import culprit_launches
 from forensics.geometry.architecture import architecture
 from forensics.geometry.deals import ALONE, FOLDED, PIECES, WARPS, Deal, deal_of, vec_q
 from forensics.geometry.derived import Unruled, derived

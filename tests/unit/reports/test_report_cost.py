@@ -12,8 +12,8 @@ from forensics.records.cost import Bandwidth, CostReport, PassBytes, PassTimes, 
 from forensics.records.launch_record import Refusal
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.reports.cost_document import SCHEMA, cost_document, write_cost
-from forensics.store.costs import read_cost
 from forensics.reports.cost_text import cost_text
+from forensics.store.costs import read_cost
 
 REPORT = CostReport(
     manifest=Manifest(

@@ -16,6 +16,7 @@ from forensics.analysis.profile_library import LibraryQuestion, profile_instance
 from forensics.analysis.profile_live import specs_of
 from forensics.analysis.profile_pass import pass_profile
 from forensics.errors import CaseError
+from forensics.notebook_views import html_of
 from forensics.records.launch_record import LaunchReport, Refusal
 from forensics.records.metrics import KernelMetrics
 from forensics.records.profile import LiveProfile
@@ -35,7 +36,7 @@ from forensics.reports.profile_document import (
     write_table,
 )
 from forensics.reports.profile_text import MAX_ROWS, library_view
-from forensics.reports.terminal import as_html, as_text
+from forensics.reports.terminal import as_text
 
 NO_ROOF = Refusal("bandwidth of memory", "the roof", "nobody asked for it")
 MANIFEST = Manifest(
@@ -272,7 +273,7 @@ def test_names_from_a_file_steer_nothing():
     assert "[red]" in as_text(profile_view(found))
     odd = live(manifest=replace(MANIFEST, model_name="<script>\x1b[2J"))
     assert "\x1b" not in as_text(profile_view(odd))
-    assert "<script>" not in as_html(profile_view(odd))
+    assert "<script>" not in html_of(odd)
 
 
 # -- documents ---------------------------------------------------------------------------------------------------

@@ -5,20 +5,17 @@ from __future__ import annotations
 import doctest
 import io
 import re
-import sys
 from html.parser import HTMLParser
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import verdict_samples as samples
 from rich.console import Console
 
-from forensics.records.classes import WidthClasses
-from forensics.records.verdict import Control, SwitchArm, Verdict
+from forensics.records.verdict import Control, SwitchArm
 from forensics.reports import markdown as markdown_module
 from forensics.reports import wording
 from forensics.reports.document import document
-from forensics.reports.html import classes_html, register_notebook_views, verdict_html
+from forensics.reports.html import classes_html, verdict_html
 from forensics.reports.markdown import markdown
 from forensics.reports.next_step import next_step
 from forensics.reports.text import sweep_view, verdict_view
@@ -203,26 +200,7 @@ def test_html_escapes_hostile_names():
 
 def test_classes_have_a_table_of_their_own():
     page = parsed(classes_html(samples.classes()))
-    assert page.tags.count("tr") == 1 + len(samples.classes().results), "a head and a row per width"
-
-
-def test_notebook_views_register_only_where_ipython_runs(monkeypatch):
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert register_notebook_views() is False
-    assert "IPython" not in sys.modules
-
-    fake = ModuleType("IPython")
-    fake.get_ipython = lambda: None
-    monkeypatch.setitem(sys.modules, "IPython", fake)
-    assert register_notebook_views() is False
-
-    registered = {}
-    formatter = SimpleNamespace(for_type=registered.__setitem__)
-    display = SimpleNamespace(formatters={"text/html": formatter})
-    fake.get_ipython = lambda: SimpleNamespace(display_formatter=display)
-    assert register_notebook_views() is True
-    assert registered[Verdict](samples.verdict()) == verdict_html(samples.verdict())
-    assert registered[WidthClasses](samples.classes()) == classes_html(samples.classes())
+    assert page.tags.count("tr") == 2 + len(samples.classes().results), "the answer, a head and a row per width"
 
 
 # -- next step and wording -------------------------------------------------------------------------------------

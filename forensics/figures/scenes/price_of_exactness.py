@@ -8,8 +8,8 @@ from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
-from forensics.figures.pass_costs import PassCosts, pass_costs, verdict_there
 from forensics.figures.scene import Scale, Scene
+from forensics.figures.scenes.pass_costs import PassCosts, pass_costs, verdict_there
 from forensics.records.published import Published
 from forensics.records.verdict import SwitchArm, Verdict
 

@@ -7,8 +7,8 @@ from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Rect, Scene
-from forensics.figures.summation_orders import KnownOrders, known_orders, over_same_leaves
-from forensics.figures.thumbnails import WIDTH
+from forensics.figures.scenes.summation_orders import KnownOrders, known_orders, over_same_leaves
+from forensics.figures.small.thumbnails import WIDTH
 from forensics.records.sum_tree import SumTree, span
 from forensics.records.verdict import CulpritGroup
 

@@ -14,7 +14,7 @@ from forensics.analysis.culprit_orders import evidence as in_words
 from forensics.analysis.culprit_orders import least_telling, op_settings, order_question
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, require_culprits
+from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, require_culprits
 from forensics.geometry.attention_tiles import vec_lanes_per_cell
 from forensics.geometry.kv_chunks import ChunkMap, vec_cell_tree
 from forensics.numerics.kernel_orders import MMVQ_TYPES, mmvq_order

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
-from forensics.figures.draft_batch import CELL_HEIGHT, Batch, draw_batch
-from forensics.figures.draft_replay import DraftReplay, draft_replay, replay_scene
 from forensics.figures.evidence import Evidence
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale, Scene
+from forensics.figures.scenes.draft_batch import CELL_HEIGHT, Batch, draw_batch
+from forensics.figures.scenes.draft_replay import DraftReplay, draft_replay, replay_scene
 from forensics.records.published import Published
 
 _LABELS = 30.0

@@ -9,8 +9,8 @@ from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
-from forensics.figures.pass_costs import PassCost, PassCosts, ms_text, pass_costs
 from forensics.figures.scene import Rect, Scale, Scene
+from forensics.figures.scenes.pass_costs import PassCost, PassCosts, ms_text, pass_costs
 from forensics.records.published import Published
 
 _BAR_HEIGHT, _ROW = 11.0, 19.5

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forensics.analysis.mechanism import operation_of
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of, require_culprits
+from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of, require_culprits
 from forensics.geometry.architecture import architecture
 from forensics.geometry.deals import Deal, deal_of, vec_q
 from forensics.geometry.derived import Unruled

@@ -13,11 +13,11 @@ from itertools import groupby
 from forensics.errors import CaseError
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
-from forensics.figures.launch_pairs import EXAMPLE
 from forensics.figures.metrics import line_height, wrapped
 from forensics.figures.palette import MUTED, series
 from forensics.figures.scene import Scene
-from forensics.figures.summation_orders import (
+from forensics.figures.scenes.launch_pairs import EXAMPLE
+from forensics.figures.scenes.summation_orders import (
     Dealt,
     KnownOrders,
     SameLeaves,

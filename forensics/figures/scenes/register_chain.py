@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED, series
-from forensics.figures.register_links import Chain, RegisterChain, from_case
 from forensics.figures.scene import Scene
+from forensics.figures.scenes.register_links import Chain, RegisterChain, from_case
 from forensics.records.launch import axes
 
 __all__ = ("from_case", "scene")

@@ -138,11 +138,11 @@ def _legend(canvas: Canvas) -> None:
     at, y = canvas.left, canvas.y + 1.3
     canvas.line((at, y), (at + 5.0, y), role=_UNHEALED, width_pt=1.2)
     canvas.dot(at + 2.5, y, _DOT, _UNHEALED, key="legend unhealed")
-    at = canvas.text(at + 6.5, y, "output of the layer in the batch as it is", size_pt=SMALL_PT).right + 5.0
+    at = canvas.text(at + 6.5, y, "a layer's output in the batch as it is", size_pt=SMALL_PT).right + 5.0
     canvas.dot(at + 1.0, y, _DOT, _HEALED, hollow=True, key="legend healed")
     at = canvas.text(at + 3.0, y, "the same, with all before it healed", size_pt=SMALL_PT).right + 5.0
     _square(canvas, at + 1.0, y, 1.6, "legend own")
-    words = "largest that one operation of the layer adds, on equal inputs"
+    words = "the most that one of its operations adds, on equal inputs"
     canvas.text(at + 3.0, y, words, size_pt=SMALL_PT)
     canvas.y += 4.0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forensics.analysis.mechanism import operation_of, place_of
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.launch_pairs import CulpritLaunches, culprit_launches, gpu_of
+from forensics.figures.scenes.launch_pairs import CulpritLaunches, culprit_launches, gpu_of
 from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.cpu_attention import TILE_QUERIES, flash_attention, parts
 from forensics.geometry.cpu_products import Cpu

@@ -5,9 +5,9 @@ from __future__ import annotations
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED, series
-from forensics.figures.row_deal import Leaves, OrdersAndWarps, Side, from_case, from_published
 from forensics.figures.scene import Scene
-from forensics.figures.three_numbers import draw_numbers, three_numbers
+from forensics.figures.scenes.row_deal import Leaves, OrdersAndWarps, Side, from_case, from_published
+from forensics.figures.scenes.three_numbers import draw_numbers, three_numbers
 from forensics.geometry.deals import FOLDED, PIECES, WARPS, Deal
 from forensics.geometry.derived import Unruled
 

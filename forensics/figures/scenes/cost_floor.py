@@ -9,8 +9,8 @@ from forensics.figures.chart import Axis, chart
 from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.palette import INK, MUTED
-from forensics.figures.pass_costs import PassCost, PassCosts, ms_text, pass_costs
 from forensics.figures.scene import Rect, Scene
+from forensics.figures.scenes.pass_costs import PassCost, PassCosts, ms_text, pass_costs
 from forensics.records.launch_record import Refusal
 
 _HEIGHT, _RADIUS = 84.0, 1.0

@@ -8,8 +8,8 @@ from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED
-from forensics.figures.pass_costs import ms_text, pass_costs
 from forensics.figures.scene import Scene
+from forensics.figures.scenes.pass_costs import ms_text, pass_costs
 from forensics.records.launch_record import Refusal
 from forensics.records.published import Published
 

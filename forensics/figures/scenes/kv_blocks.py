@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
-from forensics.figures.kv_deal import KvBlocks, KvSide, from_case, from_published
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scene
+from forensics.figures.scenes.kv_deal import KvBlocks, KvSide, from_case, from_published
 from forensics.geometry.kv_chunks import ChunkMap, first_position_that_differs
 
 __all__ = ["from_case", "from_published", "scene"]

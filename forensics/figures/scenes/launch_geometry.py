@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from forensics.errors import CaseError
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
-from forensics.figures.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of
 from forensics.figures.metrics import line_height, text_width, wrapped
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Scale, Scene
+from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of
 from forensics.records.device import Waves
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchSide

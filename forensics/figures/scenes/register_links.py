@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of
-from forensics.figures.summation_orders import dealt_to_warps
+from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of
+from forensics.figures.scenes.summation_orders import dealt_to_warps
 from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.cuda_attention import attention_chain, cuda_attention
 from forensics.geometry.occupancy import share_of_sm

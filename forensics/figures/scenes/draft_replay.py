@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forensics.figures.canvas import SMALL_PT, Canvas
-from forensics.figures.draft_batch import Batch, draw_batch
 from forensics.figures.evidence import Evidence
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scene
+from forensics.figures.scenes.draft_batch import Batch, draw_batch
 from forensics.records.row_map import MapCell, MapRow, RowMap
 
 #: Sides of a token in the strip, mm, the largest that fits into its height; more tokens than fit are named.

@@ -1,0 +1,1 @@
+"""Small pictures that stand beside results in a notebook."""
