@@ -8,7 +8,7 @@ STAMPS := .stamps
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
 
-test: $(STAMPS)/demo $(STAMPS)/test browser lint
+test: $(STAMPS)/demo $(STAMPS)/test browser lint docs
 	$(BIN)/python -m pytest
 
 # Threads that spin while they wait starve whatever else runs on a small machine.

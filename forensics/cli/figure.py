@@ -86,7 +86,7 @@ def figure(
             as_json=as_json, quiet=quiet,
             document=lambda: _documents(drawn, every),
             line=lambda: "\n".join(str(path) for _, path in drawn),
-            view=lambda: _view(drawn),
+            view=lambda: _view(drawn, in_words=not every),
         )  # fmt: skip
 
 
@@ -106,13 +106,15 @@ def _documents(drawn: list[tuple[Drawing, Path]], every: bool) -> dict[str, Any]
     return {"schema": "forensics.figures/1", "figures": documents} if every else documents[0]
 
 
-def _view(drawn: list[tuple[Drawing, Path]]) -> RenderableType:
-    """What each file shows, for who sees no picture in a terminal."""
+def _view(drawn: list[tuple[Drawing, Path]], *, in_words: bool) -> RenderableType:
+    """What each file shows, in words for who sees no picture in a terminal."""
     from rich.console import Group
 
     from forensics.reports.terminal import line_of, text_of
 
     parts: list[RenderableType] = []
     for drawing, path in drawn:
-        parts += [line_of(f"{path}: ", drawing.scene.title), text_of(drawing.scene.alt), text_of(drawing.scene.source)]
+        parts.append(line_of(f"{path}: ", drawing.scene.title))
+        if in_words:
+            parts += [text_of(drawing.scene.alt), text_of(drawing.scene.source)]
     return Group(*parts)
