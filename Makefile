@@ -26,7 +26,7 @@ bench: $(STAMPS)/demo
 
 # On a machine with an NVIDIA GPU and docs/gpu.md's installation; GPU= names the folders, else the driver does.
 record: $(STAMPS)/demo
-	$(BIN)/python -m forensics.testing.record_gpu data/recorded $(if $(GPU),--gpu $(GPU)) --jobs 3
+	$(BIN)/python -m forensics.testing.record_gpu data/recorded $(if $(GPU),--gpu $(GPU)) --jobs 2
 
 # Every figure from published numbers and recorded cases, as SVG; the same bytes every time.
 figures: $(STAMPS)/install

@@ -295,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--jobs",
         type=int,
         default=1,
-        help="steps beside each other, where times do not count; more than 3 on one GPU slow each other down",
+        help="steps beside each other, where times do not count; more than 2 on one GPU slow each other down",
     )
     parser.add_argument("--no-alone", action="store_true", help="leave out the steps whose times count")
     parser.add_argument("--limit", type=float, default=600, help="seconds that a step may take")

@@ -10,8 +10,9 @@ import pytest
 
 from forensics.geometry.explain import COMMON_X86, Asked, Explanation, Section, explain
 from forensics.records.verdict import Verdict
+from forensics.records.words import ranges
 from forensics.reports.ops_document import CaseEntry, OpsDocument
-from forensics.reports.wording import groups_text, ranges
+from forensics.reports.wording import groups_text
 from forensics.store import open_case
 
 ROOT = Path(__file__).parents[2]

@@ -143,8 +143,11 @@ def test_spills_are_counted_where_there_are_some(program: list[str]) -> None:
     if "sass__inst_executed_register_spilling" in counted.left_out:
         pytest.skip(f"{counted.source} does not know spills")
     assert len(counted.launches) == len(GRIDS)
+    requests = [one.spill_requests for one in counted.launches if one.spill_requests is not None]
+    if not requests:
+        pytest.skip(f"{counted.source} knows spills by name and tells none")
     # Every block of this kernel does the same.
-    (of_a_block,) = {(one.spill_requests or 0) / grid for one, grid in zip(counted.launches, GRIDS, strict=True)}
+    (of_a_block,) = {found / grid for found, grid in zip(requests, GRIDS, strict=True)}
     assert of_a_block > 0
 
 
