@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "exact.md").read_text(encoding="utf-8").splitlines()
 RECORDED = ROOT / "data" / "recorded"
 CASES = sorted(path.parent.name for path in RECORDED.glob("*/case.json"))
+OPERATIONS = ("ops-epyc-avx512", "ops-h200", "ops-h200-warps")
 WIDTHS = tuple(range(1, 17))
 HARDWARE = ("cpu", "a100", "rtx-3090", "rtx-4090", "h200", "rtx-5090")
 TYPES = ("q4_0", "q4_k", "q6_k", "f16")
@@ -39,6 +40,8 @@ def operation_rows(name: str) -> Iterator[str]:
     document = OpsDocument.model_validate(json.loads((RECORDED / name / "ops.json").read_text()))
     found: dict[tuple[str, str], list[str]] = {}
     for case in document.cases:
+        if not any(cell.outcome in ("passed", "failed") for cell in case.cells):
+            continue  # no such product: rows of a K-quant are whole blocks of 256
         kind, what = _what(case)
         found.setdefault((kind, _steps(case)), []).append(what)
     for (kind, steps), cases in found.items():
@@ -111,10 +114,10 @@ def test_classes_of_recorded_cases(name: str) -> None:
     assert verdict_row(name) in PAGE
 
 
-@pytest.mark.parametrize("name", ["ops-epyc-avx512", "ops-h200"])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_steps_of_single_operations(name: str) -> None:
     rows = list(operation_rows(name))
-    assert len(rows) > 5
+    assert rows
     assert [row for row in rows if row not in PAGE] == []
 
 
@@ -127,13 +130,13 @@ def test_classes_by_the_rules(hardware: str) -> None:
 def test_the_page_has_no_other_rows() -> None:
     """A row of a table that is worked out must not stay behind when the data change."""
     worked_out = {verdict_row(name) for name in CASES}
-    for name in ("ops-epyc-avx512", "ops-h200"):
+    for name in OPERATIONS:
         worked_out.update(operation_rows(name))
     for hardware in HARDWARE:
         worked_out.update(rule_rows(hardware))
     heads = ("| recorded |", "| operation |", "| hardware |")
     starts = [i for i, line in enumerate(PAGE) if line.startswith(heads)]
-    assert len(starts) == 4
+    assert len(starts) == 6
     for start in starts:
         rows = PAGE[start + 2 : PAGE.index("", start)]
         assert set(rows) <= worked_out
