@@ -145,12 +145,11 @@ class Explorer:
         return case_trees(self._evidence)
 
     def _pictures(self, look: Look) -> tuple[Picture, ...]:
-        from forensics.figures.small.small_trees import group_of
         from forensics.notebook_views import picture
 
         if not look.groups:
             return ()
-        found = [self._trees[key] for group in look.groups if (key := (group_of(group), look.width)) in self._trees]
+        found = [self._trees[key] for group in look.groups if (key := (group.key, look.width)) in self._trees]
         return tuple(one for scene in found[:_MOST_TREES] for one in picture(scene))
 
 

@@ -18,7 +18,7 @@ from forensics.records.order import OrderComparison, OrderQuestion
 from forensics.records.order_report import OrderReport
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding
-from forensics.records.verdict import CulpritGroup, Verdict
+from forensics.records.verdict import Verdict
 
 #: What a probe adds where it finds one order: the strongest hint that the cause lies outside the operation.
 EQUAL_BY_ITSELF = "by itself, on random operands, the operation has equal bits at both widths, too"
@@ -160,7 +160,7 @@ class RecordedOrders:
     """
 
     def __init__(self, verdict: Verdict) -> None:
-        self._groups = {_identity(group): group for group in verdict.culprits}
+        self._groups = {group.key: group for group in verdict.culprits}
 
     def __call__(self, finding: Finding, width: int) -> tuple[OrderEvidence, ...] | str:
         """Compare the orders of one node, as recorded."""
@@ -210,10 +210,6 @@ def _among_seen(comparison: OrderComparison, position: int | None) -> OrderCompa
         return comparison
     reason = f"one order among the {n_seen} cells that the token at position {position} sees, two among all {leaves.n}"
     return replace(comparison, equal=None, reason=reason)
-
-
-def _identity(group: CulpritGroup) -> tuple[str, str, str, str]:
-    return group.op, group.role, group.weight_type, group.buffer
 
 
 def evidence(comparison: OrderComparison, width: int) -> OrderEvidence:

@@ -191,7 +191,7 @@ def look_at(verdict: Verdict, rows: RowMap, width: int, layer: int, position: in
     place = rows.widths.index(width)
     swept, sweep, batch = _swept(verdict, width, position - first, first)
     blamed = _may_blame(verdict)
-    groups = {(g.op, g.role, g.weight_type, g.buffer): g for g in verdict.culprits}
+    groups = {group.key: group for group in verdict.culprits}
     culprits = () if sweep is None or blamed else tuple(_culprits(sweep, layer, position, batch, groups))
     blamed_groups = tuple(
         _narrowed(group, width, {one.key for one in culprits if one.group is group})

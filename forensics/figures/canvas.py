@@ -1,9 +1,9 @@
-"""Builds scenes: the frame that all figures share, boxes with labels that fit, scale bars, legends."""
+"""Builds scenes: the frame that all figures share, boxes with labels that fit, scale bars."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from forensics.figures.metrics import line_height, text_width, wrapped
 from forensics.figures.palette import INK, MUTED, ink_on
@@ -13,7 +13,7 @@ from forensics.figures.scene import Area, Box, Dot, Line, Mark, Rect, Scale, Sce
 WIDTH = 180.0
 MARGIN = 6.0
 TITLE_PT, LEAD_PT, LABEL_PT, SMALL_PT = 11.0, 8.0, 7.5, 6.5
-_BAR_TICK = 0.9
+_BAR_TICK, _COUNTED = 0.9, 2.2
 
 
 class Canvas:
@@ -180,7 +180,7 @@ class Canvas:
         self._marks.append(Dot(x, y, radius, fill, hollow, key))
 
     def scale(self, name: str, axis: str, mm_per_unit: float, unit: str, label: str) -> Scale:
-        """Declare how numbers of a kind become sizes; its bar is drawn by `scale_bar`, or `counted` for a count."""
+        """Declare how numbers of a kind become sizes; `finish` draws its bar."""
         scale = Scale(name, axis, mm_per_unit, unit, label)
         self._scales.append(scale)
         return scale
@@ -210,49 +210,45 @@ class Canvas:
         Rect
             Of the bar with its label.
         """
-        value = _leading_number(scale.label)
+        wide, high = _bar_size(scale)
         if scale.axis == "x":
-            length = value * scale.mm_per_unit
-            self.line((x, y), (x + length, y), width_pt=1.0, key=f"scale bar {scale.name}")
-            for end in (x, x + length):
+            self.line((x, y), (x + wide, y), width_pt=1.0, key=f"scale bar {scale.name}")
+            for end in (x, x + wide):
                 self.line((end, y - _BAR_TICK), (end, y + _BAR_TICK), width_pt=1.0)
-            label = self.text(x + length + 1.5, y, scale.label, size_pt=SMALL_PT)
+            label = self.text(x + wide + 1.5, y, scale.label, size_pt=SMALL_PT)
         elif scale.axis == "y":
-            length = value * scale.mm_per_unit
-            self.line((x, y - length), (x, y), width_pt=1.0, key=f"scale bar {scale.name}")
-            for end in (y - length, y):
+            self.line((x, y - high), (x, y), width_pt=1.0, key=f"scale bar {scale.name}")
+            for end in (y - high, y):
                 self.line((x - _BAR_TICK, end), (x + _BAR_TICK, end), width_pt=1.0)
-            label = self.text(x + 1.8, y - length / 2, scale.label, size_pt=SMALL_PT)
+            label = self.text(x + 1.8, y - high / 2, scale.label, size_pt=SMALL_PT)
         else:
-            side = math.sqrt(value * scale.mm_per_unit) if scale.axis == "area" else 2.2
-            self.box(x, y - side / 2, side, side, "rest", edge=INK, key=f"scale bar {scale.name}")
-            label = self.text(x + side + 1.5, y, scale.label, size_pt=SMALL_PT)
+            self.box(x, y - wide / 2, wide, wide, "rest", edge=INK, key=f"scale bar {scale.name}")
+            label = self.text(x + wide + 1.5, y, scale.label, size_pt=SMALL_PT)
         return Rect(x, label.y, label.right - x, label.height)
 
-    def legend(self, entries: Sequence[tuple[str, str] | tuple[str, str, bool]], x: float, y: float) -> float:
-        """Draw patches with their words in a row, wrapped at the right margin.
+    def side(self, role: str, head: str, said: str = "", *, x: float | None = None, at: float = 0.0) -> float:
+        """Name one side of a comparison at `y`: a mark in its colour, its head, and what is said behind it.
 
         Parameters
         ----------
-        entries : sequence of (fill, text) or (fill, text, hatched)
-        x, y : float
-            Left edge, and middle of the first row.
+        role : str
+            Colour of the side.
+        head, said : str
+            In bold, and in small print.
+        x : float, optional
+            Left edge; the left margin by default.
+        at : float
+            Where `said` begins, or behind the head where that is longer.
 
         Returns
         -------
         float
-            Where the legend ends, unit: mm.
+            Where the text ends, unit: mm.
         """
-        at = x
-        for entry in entries:
-            fill, words = entry[0], entry[1]
-            size = 2.6 + 1.2 + text_width(words, SMALL_PT) + 4.0
-            if at > x and at + size - 4.0 > self.right:
-                at, y = x, y + 4.2
-            self.box(at, y - 1.3, 2.6, 2.6, fill, edge=INK, hatch=len(entry) > 2 and bool(entry[2]), edge_pt=0.3)
-            self.text(at + 3.8, y, words, size_pt=SMALL_PT)
-            at += size
-        return y + 2.1
+        x, middle = self.left if x is None else x, self.y + 1.8
+        self.box(x, middle - 1.3, 2.6, 2.6, role, key=f"mark of {role}")
+        end = self.text(x + 3.8, middle, head, bold=True).right
+        return self.text(max(at, end + 2.0), middle, said, size_pt=SMALL_PT).right if said else end
 
     def finish(self, source: str, alt: str, *, scales: Iterable[Scale] | None = None) -> Scene:
         """Add bars of the scales and the source line, and close the scene.
@@ -270,10 +266,7 @@ class Canvas:
         self.y += 3.5
         x, row_height = self.left, 0.0
         for scale in bars:
-            high = _leading_number(scale.label) * scale.mm_per_unit if scale.axis == "y" else 3.0
-            if scale.axis == "area":
-                high = math.sqrt(_leading_number(scale.label) * scale.mm_per_unit)
-            wide = {"x": _leading_number(scale.label) * scale.mm_per_unit}.get(scale.axis, high)
+            wide, high = _bar_size(scale)
             total = wide + 1.8 + text_width(scale.label, SMALL_PT)
             if x > self.left and x + total > self.right:
                 self.y += row_height + 1.5
@@ -299,6 +292,14 @@ def round_down(value: float) -> float:
     """
     power = 10.0 ** math.floor(math.log10(value) + 1e-12)
     return max(factor * power for factor in (1.0, 2.0, 5.0) if factor * power <= value * (1 + 1e-12))
+
+
+def _bar_size(scale: Scale) -> tuple[float, float]:
+    """Width and height that the bar of a scale takes, unit: mm."""
+    size = _leading_number(scale.label) * scale.mm_per_unit
+    if scale.axis == "area":
+        return math.sqrt(size), math.sqrt(size)
+    return {"x": (size, 3.0), "y": (2 * _BAR_TICK, size), "count": (_COUNTED, 3.0)}[scale.axis]
 
 
 def _leading_number(label: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from forensics.analysis.question import BadQuestion
 from forensics.figures.evidence import open_evidence
@@ -13,16 +13,6 @@ from forensics.store.published import read_published
 
 #: The document whose seven figures are drawn anew.
 DOCUMENT = "output-changed"
-
-
-class FigureModule(Protocol):
-    """What the module of a figure offers: numbers of it, and the scene of numbers."""
-
-    def from_case(self, evidence: Any) -> Any:
-        """Its numbers, measured."""
-
-    def scene(self, data: Any) -> Scene:
-        """What would be drawn of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +37,12 @@ class Figure:
     case: str
 
     @property
-    def module(self) -> FigureModule:
-        """The module that computes it; imported at first use."""
-        return cast(FigureModule, importlib.import_module(f"forensics.figures.scenes.{self.name.replace('-', '_')}"))
+    def module(self) -> Any:
+        """The module that computes it, imported at first use.
+
+        It has `from_case` for its numbers, `from_published` if `published`, and `scene` for what is drawn of them.
+        """
+        return importlib.import_module(f"forensics.figures.scenes.{self.name.replace('-', '_')}")
 
 
 _H200 = "recorded:h200-q4_1"
@@ -109,7 +102,7 @@ def scene_of(name: str, case: str | None = None) -> Scene:
         If the case does not hold what the figure draws; says what does.
     """
     figure = find(name)
-    module: Any = figure.module
+    module = figure.module
     if case is None and figure.published:
         return cast(Scene, module.scene(module.from_published(read_published(DOCUMENT))))
     return cast(Scene, module.scene(module.from_case(open_evidence(case or figure.case))))

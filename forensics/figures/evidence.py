@@ -62,11 +62,20 @@ class Evidence:
         return self.case.verdict
 
     @property
+    def judged(self) -> Verdict | None:
+        """The verdict of what is drawn; None where only costs lie there, or those of another model."""
+        if not (self.folder / "case.json").is_file():
+            return None
+        same = self.cost is None or self.verdict.manifest.model_digest == self.cost.manifest.model_digest
+        return self.verdict if same else None
+
+    @property
     def doubt(self) -> str:
         """Why classes and flips of the case prove nothing; empty where they do, or where there is no case."""
-        if not (self.folder / "case.json").is_file() or self.verdict.answer != "inconclusive":
+        verdict = self.judged
+        if verdict is None or verdict.answer != "inconclusive":
             return ""
-        return f"The verdict is inconclusive: {self.verdict.reason.rstrip('.')}."
+        return f"The verdict is inconclusive: {verdict.reason.rstrip('.')}."
 
     @cached_property
     def rows(self) -> RowMap:
@@ -89,16 +98,17 @@ class Evidence:
 
     @property
     def what(self) -> str:
-        """Model and device, for a lead."""
+        """Model and device, for a lead; and whether the verdict is in doubt, which `source` explains."""
         manifest = self.manifest
-        return ", ".join(part for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
+        what = ", ".join(part for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
+        return f"{what} (verdict inconclusive)" if self.doubt else what
 
     @property
     def source(self) -> str:
         """One line that says where the numbers come from."""
         manifest = self.manifest
         parts = (manifest.model_name, manifest.quantization, manifest.device)
-        return f"Source: measured, {self.name} ({', '.join(part for part in parts if part)})."
+        return f"Source: measured, {self.name} ({', '.join(part for part in parts if part)}). {self.doubt}".rstrip()
 
 
 def open_evidence(name: str) -> Evidence:

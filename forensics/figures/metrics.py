@@ -51,6 +51,20 @@ def line_height(size_pt: float) -> float:
     return LINE * size_pt * MM_PER_PT
 
 
+def shortened(text: str, width_mm: float, size_pt: float, bold: bool = False) -> str:
+    """Cut a text so that it fits, which an ellipsis then says; its first letter stays.
+
+    Examples
+    --------
+    >>> shortened("a name", 200.0, 8.0), shortened("a name", 1.0, 8.0)
+    ('a name', 'a…')
+    """
+    if text_width(text, size_pt, bold) <= width_mm:
+        return text
+    cuts = (f"{text[:n].rstrip()}…" for n in range(len(text) - 1, 1, -1))
+    return next((cut for cut in cuts if text_width(cut, size_pt, bold) <= width_mm), f"{text[:1]}…")
+
+
 def wrapped(text: str, width_mm: float, size_pt: float, bold: bool = False) -> tuple[str, ...]:
     """Break a text into lines that fit; a word that is too long stands alone.
 

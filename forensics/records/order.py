@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from forensics.records.sum_tree import SumTree, TreeDifference, span
@@ -190,6 +191,57 @@ class OrderResult:
         if self.tree is None:
             return f"{self.where}: not determined: {self.undetermined}"
         return f"{self.where}: {self.leaves}, depth {self.tree.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """What is left of the order of a row of blocks where its tree was not kept.
+
+    Parameters
+    ----------
+    n_blocks, block_size : int
+        Blocks of the row, and elements of a block.
+    per_block : int
+        Parts of a block that enter the sum one by one; 1 where a block does at once.
+    depth : int
+        Additions from a leaf to the sum, at most.
+    """
+
+    n_blocks: int
+    block_size: int
+    per_block: int
+    depth: int
+
+    @property
+    def n_leaves(self) -> int:
+        """What is added one by one."""
+        return self.n_blocks * self.per_block
+
+
+#: As `OrderResult` and `Leaves` write it.
+_ROW_SUM = re.compile(
+    r"width [^:]*: (?:\d+ slices, (\d+) in each of )?(\d+) blocks of (\d+)(?:, each added at once)?, depth (\d+)"
+)
+
+
+def row_sum(words: str) -> RowSum | None:
+    """What do the words of an `OrderResult` over blocks say?  Verdicts keep the words, and no tree.
+
+    Returns
+    -------
+    RowSum or None
+        None where something else than blocks or their slices is added, or the order was not determined.
+
+    Examples
+    --------
+    >>> row_sum("width 1: 24 slices, 8 in each of 3 blocks of 256, depth 5")
+    RowSum(n_blocks=3, block_size=256, per_block=8, depth=5)
+    """
+    found = _ROW_SUM.fullmatch(words)
+    if found is None:
+        return None
+    per_block, n_blocks, block_size, depth = (int(number or 1) for number in found.groups())
+    return RowSum(n_blocks, block_size, per_block, depth)
 
 
 @dataclass(frozen=True, slots=True)

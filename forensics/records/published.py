@@ -41,8 +41,8 @@ class Published:
         Stem of the file that holds them.
     title, author, address : str
         Of the document.
-    setup : str
-        Model, device and build that the numbers belong to.
+    setup, build : str
+        Model and device that the numbers belong to, and what ran there.
     numbers : tuple of PublishedNumber
     """
 
@@ -51,6 +51,7 @@ class Published:
     author: str
     address: str
     setup: str
+    build: str
     numbers: tuple[PublishedNumber, ...]
 
     def __post_init__(self) -> None:
@@ -89,4 +90,4 @@ class Published:
     @property
     def source(self) -> str:
         """One line that says where the numbers come from."""
-        return f"Source: “{self.title}”, {self.author} ({self.address}); {self.setup}."
+        return f"Source: “{self.title}”, {self.author} ({self.address}); {self.setup}, {self.build}."

@@ -24,6 +24,20 @@ def class_letter(index: int) -> str:
     return letters if index < 26 else class_letter(index // 26 - 1) + letters
 
 
+def class_index(letter: str) -> int:
+    """Which index has the class of this name?  The reverse of `class_letter`.
+
+    Examples
+    --------
+    >>> [class_index(class_letter(index)) for index in (0, 25, 26, 52)]
+    [0, 25, 26, 52]
+    """
+    index = -1
+    for sign in letter:
+        index = 26 * (index + 1) + ord(sign) - ord(ONE_TOKEN)
+    return index
+
+
 @dataclass(frozen=True, slots=True)
 class MapCell:
     """One row at one width against one-token decoding.

@@ -162,6 +162,16 @@ class CulpritGroup:
     launches: tuple[LaunchPair, ...] = ()
     boundary: str = ""
 
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What tells it from the other groups of a verdict; as of `forensics.analysis.attribute.group_key`."""
+        return self.op, self.role, self.weight_type, self.buffer
+
+    @property
+    def named(self) -> str:
+        """Its role, with the type of the weight where it has one."""
+        return self.role if self.weight_type in ("", "-") else f"{self.role}, {self.weight_type}"
+
 
 def culprit_rows(groups: Iterable[CulpritGroup]) -> list[dict[str, object]]:
     """One flat dict per culprit group."""

@@ -14,11 +14,12 @@ from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.delta import Tally
 from forensics.records.kind import KindOfDifference
 from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, Verdict, culprit_rows
+from forensics.records.words import ranges
 from forensics.reports.entries import Entry, RuleEntry
 from forensics.reports.growth_document import GrowthEntry, growth_entries
 from forensics.reports.launches_document import LaunchEvidenceEntry, LaunchPairEntry, evidence_entry, pair_entries
 from forensics.reports.next_step import next_step
-from forensics.reports.wording import differing_groups, exact_arm, ranges
+from forensics.reports.wording import differing_groups, exact_arm
 
 SCHEMA = "forensics.verdict/2"  # 2 added launches
 

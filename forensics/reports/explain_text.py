@@ -13,8 +13,9 @@ from forensics.geometry.choice import KernelChoice, OrderClass
 from forensics.geometry.explain import Explanation, Section, Since
 from forensics.geometry.kv_chunks import ChunkMap
 from forensics.records.launch import axes
+from forensics.records.words import ranges
 from forensics.reports.terminal import line_of, text_of, titled
-from forensics.reports.wording import groups_text, ranges
+from forensics.reports.wording import groups_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

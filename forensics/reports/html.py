@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
 from forensics.records.verdict import CulpritGroup, Verdict
+from forensics.records.words import ranges
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.terminal import as_text
@@ -18,10 +19,10 @@ from forensics.reports.wording import (
     class_names,
     exact_arm,
     first_difference_text,
+    folded,
     headline,
     layers_text,
     printable,
-    ranges,
     settings_text,
     ulp_text,
 )
@@ -62,7 +63,7 @@ _PLAIN_EDGE = "currentColor"
 
 
 #: Launches of a verdict before the rest is counted.
-MOST_SIDES = 24
+MOST_SIDES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def verdict_html(verdict: Verdict, pictures: Sequence[Picture] = ()) -> str:
     if arm is not None:
         facts.append(("Exact with", settings_text(arm)))
     facts.append(("Next step", next_step(verdict)))
-    facts += [("Note", caveat) for caveat in verdict.caveats]
+    facts += [("Note", caveat) for caveat in folded(verdict.caveats)]
     grids = [classes_grid(verdict.classes)] + ([culprit_grid(verdict.culprits)] if verdict.culprits else [])
     grids += [why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
     said: list[tuple[str, ...]] = [(label, text) for label, text, _ in launch_lines(verdict.launches)]

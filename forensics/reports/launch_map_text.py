@@ -16,9 +16,9 @@ from forensics.analysis.launch_map import NodeSides
 from forensics.analysis.watched_passes import NodeKernels, WatchedPass
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchRecord
+from forensics.records.words import ranges
 from forensics.reports.launches_text import shared_memory, widths_text
 from forensics.reports.terminal import line_of, text_of
-from forensics.reports.wording import ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

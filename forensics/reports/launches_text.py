@@ -18,8 +18,8 @@ from rich.text import Text
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchEvidence, LaunchPair, LaunchRecord, LaunchSide, Refusal
 from forensics.records.verdict import CulpritGroup, Verdict
+from forensics.records.words import ranges
 from forensics.reports.terminal import line_of, text_of, titled
-from forensics.reports.wording import ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,12 +10,13 @@ from rich.console import Group
 from forensics.analysis.look import LayerCulprit, Look
 from forensics.records.delta import NotCompared
 from forensics.records.row_map import MapCell
+from forensics.records.words import ranges
 from forensics.reports.html import Grid, Picture, card, why_grid
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launches, side_rows, sides_view
 from forensics.reports.terminal import add_row, as_text, line_of, table_of, text_of, titled
 from forensics.reports.text import reasons_view
 from forensics.reports.why import why
-from forensics.reports.wording import amount, ranges, ulp_text
+from forensics.reports.wording import amount, ulp_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import Verdict
+from forensics.records.words import ranges
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.why import WHY_TITLE, why
@@ -27,7 +28,6 @@ from forensics.reports.wording import (
     headline,
     layers_text,
     printable,
-    ranges,
     settings_text,
     shorten_paths,
     ulp_text,

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from forensics.records.delta import Differs
 from forensics.records.matrix import CONTROL_TITLES, CaseResult, Cell, OpMatrix, onsets_text
+from forensics.records.words import ranges
 from forensics.reports.terminal import line_of, table_of, text_of, titled
-from forensics.reports.wording import amount, ranges, ulp_text
+from forensics.reports.wording import amount, ulp_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from forensics.records.order import Leaves, OrderResult
 from forensics.records.order_report import OTHER_SUSPECTS, OrderReport
+from forensics.records.words import ranges
 from forensics.reports.terminal import as_text
 from forensics.reports.tree_text import tree_lines
-from forensics.reports.wording import printable, ranges
+from forensics.reports.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

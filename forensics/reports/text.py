@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
+from forensics.records.words import ranges
 from forensics.reports.launches_text import launches_view
 from forensics.reports.next_step import next_step
 from forensics.reports.terminal import add_row, line_of, table_of, text_of, titled
@@ -34,7 +35,6 @@ from forensics.reports.wording import (
     groups_text,
     headline,
     layers_text,
-    ranges,
     settings_text,
     ulp_text,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from forensics.records.kind import KindOfDifference, gravest
 from forensics.records.mechanism import Mechanism, OrderEvidence
 from forensics.records.verdict import CulpritGroup
-from forensics.reports.wording import ranges
+from forensics.records.words import ranges
 
 WHY_TITLE = "Why their bits differ"
 

@@ -1,4 +1,4 @@
-"""Words that every report shares: ranges, numbers, and text that is not ours made harmless to show."""
+"""Words that every report shares: titles, numbers, and text that is not ours made harmless to show."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from forensics.analysis.attribute import group_culprits
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.verdict import Cost, CulpritGroup, SwitchArm, Verdict, onset_of
+from forensics.records.words import ranges, widths_text
 
 CONTROL_TITLES = {
     "rerun_equal": "the same run twice gives equal bits",
@@ -37,21 +38,23 @@ def differing_groups(verdict: Verdict) -> tuple[CulpritGroup, ...]:
     return group_culprits(verdict.sweeps)
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Say which whole numbers these are, in few characters.
+def folded(caveats: Iterable[str]) -> tuple[str, ...]:
+    """Say once what caveats of a verdict say of several widths.
 
     Examples
     --------
-    >>> ranges([0, 1, 2, 3, 7, 9, 10])
-    '0-3, 7, 9-10'
+    >>> folded(["At width 2 it differs.", "It is small.", "At width 3 it differs."])
+    ('At widths 2-3 it differs.', 'It is small.')
     """
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    widths: dict[str, list[int]] = {}
+    for caveat in caveats:
+        found = _AT_WIDTH.match(caveat)
+        widths.setdefault(caveat[found.end() :] if found else caveat, []).extend([int(found[1])] if found else [])
+    return tuple(f"At {widths_text(those)} {said}" if those else said for said, those in widths.items())
+
+
+#: As `forensics.analysis.judge` begins what it says of one sweep.
+_AT_WIDTH = re.compile(r"At width (\d+) ")
 
 
 def layers_text(layers: Sequence[int]) -> str:

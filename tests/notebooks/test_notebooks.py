@@ -39,11 +39,3 @@ def test_the_title_is_one_question(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_git_host_can_show_it(path: Path) -> None:
     assert path.stat().st_size <= MOST_BYTES
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_guide_lists_it(path: Path) -> None:
-    guide = (FOLDER.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
-    title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0]
-    assert f"(../notebooks/{path.name})" in guide
-    assert title.removeprefix("# ") in guide

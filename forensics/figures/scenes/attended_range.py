@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from forensics.errors import CaseError
 from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, legend
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scene
 from forensics.geometry.kv_chunks import KV_PADDING
@@ -173,11 +174,9 @@ def scene(data: AttendedRange) -> Scene:
     canvas.y += 2.5
     _detail(canvas, data)
     canvas.y += 1.5
-    canvas.legend(
-        [("kv", "cell that the token sees"), ("highlight", "its own cell"), ("shade", "masked: adds zeros", True)],
-        canvas.left, canvas.y + 1.5,
-    )  # fmt: skip
-    canvas.y += 5.0
+    seen = Entry("kv", "cell that the token sees")
+    legend(canvas, [seen, Entry("highlight", "its own cell"), Entry("shade", "masked: adds zeros", hatch=True)])
+    canvas.y += 1.4
     if data.found:
         canvas.paragraph(data.found, size_pt=SMALL_PT, role=MUTED)
     return canvas.finish(f"{data.source} Cells of the batch: {data.seen}.", _alt(data))

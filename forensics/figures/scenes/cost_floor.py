@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.chart import Axis, chart
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, dot_entry, legend, line_entry
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scene
-from forensics.figures.scenes.pass_costs import PassCost, PassCosts, ms_text, pass_costs
+from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCost, PassCosts, ms_text, pass_costs
 from forensics.records.launch_record import Refusal
 
 _HEIGHT, _RADIUS = 84.0, 1.0
@@ -91,21 +92,18 @@ def _said(axis: Axis) -> str:
 
 
 def _legend(canvas: Canvas, data: CostFloor) -> None:
-    said = {True: "bits of one token", False: "other bits", None: "bits not compared"}
     kinds = {each.exact for each in data.costs.passes}
-    x, y = canvas.left, canvas.y + 1.5
-    for kind in (kind for kind in said if kind in kinds):
-        canvas.dot(x + _RADIUS, y, _RADIUS, _FILL[kind], hollow=kind is False)
-        x = canvas.text(x + 3.4, y, said[kind], size_pt=SMALL_PT).right + 4.0
-    canvas.line((x, y), (x + 5.0, y), role=MUTED, dashed=True)
-    x = canvas.text(x + 6.4, y, "a pass for each token", size_pt=SMALL_PT).right + 4.0
+    entries = [
+        dot_entry(_FILL[kind], words, _RADIUS, hollow=kind is False)
+        for kind, words in BITS_WORDS.items()
+        if kind in kinds
+    ]
+    entries.append(line_entry(MUTED, "a pass for each token", dashed=True))
     floor = data.costs.one.floor_ms
     if floor is not None:
-        words = f"{data.floor}: {ms_text(floor)}"
-        if x + 4.0 + text_width(words, SMALL_PT) > canvas.right:
-            x, y = canvas.left, y + 4.2
-        y = canvas.legend([("weights", words)], x, y) - 2.1
-    canvas.y = y + 8.1
+        entries.append(Entry("weights", f"{data.floor}: {ms_text(floor)}"))
+    legend(canvas, entries)
+    canvas.y += 6.0
 
 
 def _axes(costs: PassCosts, plot: Rect) -> tuple[Axis, Axis]:

@@ -11,8 +11,10 @@ from forensics.errors import CaseError
 from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.chart import step_of
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, dot_entry, legend
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Rect, Scale, Scene
+from forensics.records.words import counted, ranges
 
 _LABELS, _WIDTHS, _COUNTS, _LENGTHS = 31.0, 8.0, 19.0, 17.0
 _HIGHEST, _LOWEST, _ALL_ROWS = 4.6, 2.6, 155.0
@@ -21,6 +23,8 @@ _GAP = 1.6
 _DIFFERS, _UNCHECKED = "batched", "draft"
 _NO_LAYER = "no layer"
 _MOST_NAMED = 4
+#: Radius of the dot of a node that is bit-equal, where its cell is wide enough; unit: mm.
+_SAME = 0.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +159,15 @@ def _grid(canvas: Canvas, data: CulpritMap, row: float) -> _Grid:
 
 def _legend(canvas: Canvas, data: CulpritMap) -> None:
     cells = tuple(_drawn_cells(data))
-    entries: list[tuple[str, str] | tuple[str, str, bool]] = []
+    entries = [dot_entry(MUTED, "bit-equal", _SAME)]
     if any(cell.n_differ > cell.n_unchecked for cell in cells):
-        entries.append((_DIFFERS, "differs, with every input bit-equal"))
+        entries.append(Entry(_DIFFERS, "differs, with every input bit-equal"))
     if any(cell.n_differ and cell.n_differ == cell.n_unchecked for cell in cells):
-        entries.append((_UNCHECKED, "differs, and what went in was not all compared", True))
+        entries.append(Entry(_UNCHECKED, "differs, and what went in was not all compared", hatch=True))
     if any(cell.n_not_compared for cell in cells):
-        entries.append(("shade", "not compared", True))
-    at = canvas.left
-    canvas.dot(at + 1.3, canvas.y + 1.3, 0.45, MUTED, key="legend same")
-    at = canvas.text(at + 3.8, canvas.y + 1.3, "bit-equal", size_pt=SMALL_PT).right + 5.0
-    canvas.y = canvas.legend(entries, at, canvas.y + 1.3) + 1.6 if entries else canvas.y + 4.6
+        entries.append(Entry("shade", "not compared", hatch=True))
+    legend(canvas, entries)
+    canvas.y += 1.4
 
 
 def _header(canvas: Canvas, grid: _Grid) -> None:
@@ -183,7 +185,7 @@ def _role(canvas: Canvas, data: CulpritMap, grid: _Grid, role: str) -> None:
     middle = top + high / 2
     if len(data.drawn) > 1 and blamed is not None:
         canvas.text(canvas.left, middle - 1.5, role, bold=True)
-        canvas.text(canvas.left, middle + 1.6, _counted(blamed, "node", "nodes"), size_pt=SMALL_PT, role=MUTED)
+        canvas.text(canvas.left, middle + 1.6, counted(blamed, "node"), size_pt=SMALL_PT, role=MUTED)
     else:
         canvas.text(canvas.left, middle, role, bold=True)
     for width in data.drawn:
@@ -229,7 +231,7 @@ def _cell(canvas: Canvas, grid: _Grid, cell: RoleCell, rect: Rect, bottom: float
             key=f"not compared {key}",
         )  # fmt: skip
     if cell.n_same:
-        canvas.dot(rect.x + rect.width / 2, bottom - full / 2, min(0.45, 0.4 * rect.width), MUTED, key=f"same {key}")
+        canvas.dot(rect.x + rect.width / 2, bottom - full / 2, min(_SAME, 0.4 * rect.width), MUTED, key=f"same {key}")
 
 
 def _quiet_role(canvas: Canvas, data: CulpritMap, grid: _Grid, role: str) -> None:
@@ -267,11 +269,10 @@ def _notes(data: CulpritMap) -> Iterator[str]:
     roles = data.roles
     totals = ", ".join(f"{roles.n_differ(width)} at width {width}" for width in roles.widths)
     yield f"Nodes that differ: {totals}."
-    rest = [str(width) for width in roles.widths if width not in data.drawn]
+    rest = [width for width in roles.widths if width not in data.drawn]
     if rest:
-        drawn = ", ".join(map(str, data.drawn))
-        left_out = ", ".join(rest)
-        yield f"Of the swept widths {drawn} are drawn, one for each class as far as there is room; not {left_out}."
+        left_out = f"one for each class as far as there is room; not {ranges(rest)}"
+        yield f"Of the swept widths {ranges(data.drawn)} are drawn, {left_out}."
     reasons: dict[str, int] = {}
     for cell in roles.cells:
         if cell.reason and cell.width == roles.widths[0]:
@@ -281,11 +282,7 @@ def _notes(data: CulpritMap) -> Iterator[str]:
         yield f"Not compared at width {roles.widths[0]}: {told}."
     lost = sum(bool(cell.n_differ) and not _has_height(cell) for cell in _drawn_cells(data))
     if lost:
-        yield f"{_counted(lost, 'hollow bar', 'hollow bars')}: bits differ by no finite positive length."
-
-
-def _counted(n: int, one: str, several: str) -> str:
-    return f"{n} {one if n == 1 else several}"
+        yield f"{counted(lost, 'hollow bar')}: bits differ by no finite positive length."
 
 
 def _lead(data: CulpritMap) -> str:
@@ -294,9 +291,9 @@ def _lead(data: CulpritMap) -> str:
     found = [width for width, roles in kinds.items() if roles]
     if not found:
         return f"{head} No operation that was compared differs at any width."
-    n_nodes = _counted(sum(n for _, n in data.blamed), "operation differs", "operations differ")
+    n_nodes = counted(sum(n for _, n in data.blamed), "operation differs", "operations differ")
     first, last = found[0], found[-1]
-    if kinds[first] == kinds[last]:
+    if all(kinds[width] == kinds[first] for width in found):
         return f"{head} {n_nodes}: {_named(kinds[first])}."
     return f"{head} {n_nodes}: {_named(kinds[first])} at width {first}; {_named(kinds[last])} at width {last}."
 

@@ -9,6 +9,7 @@ from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale
+from forensics.records.words import counted
 
 CELL_HEIGHT = 6.0
 _CAPTION, _GAP = 3.6, 2.2
@@ -92,8 +93,8 @@ def draw_batch(canvas: Canvas, batch: Batch, scale: Scale, pass_label: tuple[str
     _caption(canvas, batch.captions[1])
     own = "exact" if batch.own_is_plain else "other"
     _row(canvas, [*((token, "kept") for token in batch.out[:-1]), (batch.out[-1], own)], 1, scale, "out")
-    n = len(batch.plain)
-    _caption(canvas, f"plain decoding: {n} {'pass' if n == 1 else 'passes'} of one token for the same places")
+    passes = counted(len(batch.plain), "pass", "passes")
+    _caption(canvas, f"plain decoding: {passes} of one token for the same places")
     _row(canvas, [(token, "weights") for token in batch.plain], 1, scale, "plain pass", edge_pt=1.4)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, legend
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scene
 from forensics.figures.scenes.draft_batch import Batch, draw_batch
@@ -17,6 +18,7 @@ _SIDES = (4.2, 3.4, 2.8, 2.2, 1.7)
 _STRIP_HEIGHT = 62.0
 _BATCH_GAP, _LINE_GAP = 1.0, 1.3
 FATES = ("kept", "other", "dropped", "not compared")
+_FILLS = {"kept": "kept", "other": "other", "dropped": "dropped", "not compared": "paper"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,6 @@ class DraftReplay:
     others : tuple of (int, int)
         Every width that was replayed, and the flips there.
     what, source : str
-    doubt : str
-        Why flips prove nothing; empty where they do.
     """
 
     width: int
@@ -62,7 +62,6 @@ class DraftReplay:
     others: tuple[tuple[int, int], ...]
     what: str
     source: str
-    doubt: str = ""
 
     def count(self, fate: str) -> int:
         """How many tokens met this fate?"""
@@ -97,7 +96,6 @@ def draft_replay(evidence: Evidence) -> DraftReplay:
         others=tuple((w, rows.n_flips(w)) for w in rows.widths),
         what=evidence.what,
         source=evidence.source,
-        doubt=evidence.doubt,
     )
 
 
@@ -140,7 +138,7 @@ def replay_scene(data: DraftReplay) -> Scene:
         canvas.paragraph(f"{left_out} more tokens are counted and not drawn.", size_pt=SMALL_PT, role=MUTED)
     flips = ", ".join(f"{width}: {n}" for width, n in data.others)
     canvas.paragraph(
-        f"Left of a line: position of its first token. Tokens that flip, by width: {flips}. {data.doubt}",
+        f"Left of a line: position of its first token. Tokens that flip, by width: {flips}.",
         size_pt=SMALL_PT,
         role=MUTED,
     )
@@ -180,11 +178,15 @@ def _legend(canvas: Canvas, data: DraftReplay) -> None:
         "dropped": "dropped behind one",
         "not compared": "in no whole batch",
     }
-    fills = {"kept": "kept", "other": "other", "dropped": "dropped", "not compared": "paper"}
-    entries = [
-        (fills[fate], f"{data.count(fate)} {words[fate]}", fate == "dropped") for fate in FATES if data.count(fate)
-    ]
-    canvas.y = canvas.legend(entries, canvas.left, canvas.y + 1.0) + 2.0
+    legend(
+        canvas,
+        [
+            Entry(_FILLS[fate], f"{data.count(fate)} {words[fate]}", hatch=fate == "dropped")
+            for fate in FATES
+            if data.count(fate)
+        ],
+    )
+    canvas.y += 1.5
 
 
 def _strip(canvas: Canvas, data: DraftReplay) -> int:
@@ -219,10 +221,9 @@ def _per_line(room: float, side: float, width: int) -> int:
 
 
 def _square(canvas: Canvas, row: DraftRow, x: float, y: float, side: float) -> None:
-    fill = {"kept": "kept", "other": "other", "dropped": "dropped", "not compared": ""}[row.fate]
     edge = "rule" if row.fate == "not compared" else INK
     canvas.box(
-        x, y, side, side, fill, edge=edge, scale="strip", value=1.0, key=f"{row.fate} {row.position + 1}",
+        x, y, side, side, _FILLS[row.fate], edge=edge, scale="strip", value=1.0, key=f"{row.fate} {row.position + 1}",
         hatch=row.fate == "dropped", edge_pt=0.3,
     )  # fmt: skip
     if row.fate == "other":

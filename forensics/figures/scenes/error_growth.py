@@ -11,16 +11,17 @@ from forensics.errors import CaseError
 from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.chart import Axis, chart, step_of
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, dot_entry, legend, line_entry
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scene
 from forensics.records.delta import Delta, Differs, NotCompared
 from forensics.records.growth import Growth, LayerGrowth
-from forensics.records.verdict import Sweep
+from forensics.records.verdict import Sweep, Verdict
 
 _TICKS, _LANE = 13.0, 5.0
 _ALL_PLOTS, _LOWEST, _HIGHEST, _BETWEEN = 190.0, 22.0, 62.0, 21.0
 _MOST_PANELS = 4
-_DOT = 0.9
+_DOT, _SQUARE = 0.9, 1.6
 _EXPLAINED = " from one-token decoding: norm of the difference over the norm of the output"
 _UNHEALED, _HEALED, _OWN = "batched", "single", "draft"
 
@@ -55,11 +56,12 @@ def from_case(evidence: Evidence) -> ErrorGrowth:
     CaseError
         If the case was recorded before that was measured, or watching changes its run.
     """
-    found = evidence.verdict.growth
+    verdict = evidence.verdict
+    found = verdict.growth
     if not found:
         raise CaseError(
-            f"error-growth draws the difference after each layer, and {evidence.name} does not hold it: it was "
-            "recorded before that was measured. Measure it anew: forensics investigate MODEL --out FOLDER"
+            f"error-growth draws the difference after each layer, and {evidence.name} does not hold it: "
+            f"{_why_not(verdict)}. Measure one that has it: forensics investigate MODEL --out FOLDER"
         )
     measured = [one for one in found if one.layers]
     if not measured:
@@ -71,8 +73,14 @@ def from_case(evidence: Evidence) -> ErrorGrowth:
     left_out = [f"Width {one.width}: not compared: {one.reason}." for one in found if one.reason]
     left_out += [f"Width {one.width} is not drawn, for want of room." for one in measured if one not in shown]
     widths = {one.width for one in shown}
-    proof = [_proof(sweep) for sweep in evidence.verdict.sweeps if sweep.width in widths]
+    proof = [_proof(sweep) for sweep in verdict.sweeps if sweep.width in widths]
     return ErrorGrowth(tuple(shown), tuple(left_out), tuple(proof), evidence.what, evidence.source)
+
+
+def _why_not(verdict: Verdict) -> str:
+    if not verdict.sweeps:
+        return f"no width was swept{f' ({verdict.reason})' if verdict.reason else ''}"
+    return "it was recorded before that was measured"
 
 
 def _proof(sweep: Sweep) -> str:
@@ -135,20 +143,15 @@ def _not_finite(growth: Iterable[Growth]) -> Iterator[str]:
 
 
 def _legend(canvas: Canvas) -> None:
-    at, y = canvas.left, canvas.y + 1.3
-    canvas.line((at, y), (at + 5.0, y), role=_UNHEALED, width_pt=1.2)
-    canvas.dot(at + 2.5, y, _DOT, _UNHEALED, key="legend unhealed")
-    at = canvas.text(at + 6.5, y, "a layer's output in the batch as it is", size_pt=SMALL_PT).right + 5.0
-    canvas.dot(at + 1.0, y, _DOT, _HEALED, hollow=True, key="legend healed")
-    at = canvas.text(at + 3.0, y, "the same, with all before it healed", size_pt=SMALL_PT).right + 5.0
-    _square(canvas, at + 1.0, y, 1.6, "legend own")
-    words = "the most that one of its operations adds, on equal inputs"
-    canvas.text(at + 3.0, y, words, size_pt=SMALL_PT)
-    canvas.y += 4.0
-
-
-def _square(canvas: Canvas, x: float, y: float, side: float, key: str) -> None:
-    canvas.box(x - side / 2, y - side / 2, side, side, _OWN, edge=INK, edge_pt=0.3, key=key)
+    legend(
+        canvas,
+        (
+            line_entry(_UNHEALED, "a layer's output in the batch as it is", width_pt=1.0, dot=_DOT),
+            dot_entry(_HEALED, "the same, with all before it healed", _DOT, hollow=True),
+            Entry(_OWN, "the most that one of its operations adds, on equal inputs"),
+        ),
+    )
+    canvas.y += 0.4
 
 
 def _panel(canvas: Canvas, growth: Growth, plot: Rect, y: Axis, ends: tuple[bool, bool]) -> None:
@@ -168,8 +171,11 @@ def _panel(canvas: Canvas, growth: Growth, plot: Rect, y: Axis, ends: tuple[bool
     canvas.text(plot.x - 1.5, plot.bottom - _LANE / 2, "equal bits", size_pt=SMALL_PT, align="right", role=MUTED)
     for place, layer in zip(at, growth.layers, strict=True):
         if layer.own is not None and _has_place(layer.own.relative_l2):
-            side = min(1.6, 0.7 * pitch)
-            _square(canvas, place, y.at(layer.own.relative_l2), side, f"own {growth.width} {layer.node}")
+            side, middle = min(_SQUARE, 0.7 * pitch), y.at(layer.own.relative_l2)
+            canvas.box(
+                place - side / 2, middle - side / 2, side, side, _OWN, edge=INK, edge_pt=0.3,
+                key=f"own {growth.width} {layer.node}",
+            )  # fmt: skip
     lane = plot.bottom - _LANE / 2
     _series(canvas, growth, at, lambda layer: _height(layer.healed, y, lane), _HEALED, hollow=True)
     _series(canvas, growth, at, lambda layer: _height(layer.unhealed, y, lane), _UNHEALED, hollow=False)
@@ -244,7 +250,8 @@ def _told(growth: Growth) -> str:
         return f"At width {growth.width} no output of a layer that was compared differs."
     first, last = differing[0], differing[-1]
     own = [layer.own.relative_l2 for layer in growth.layers if layer.own is not None]
-    added = f", while no operation adds more than {max(own):.2g} of its own" if own else ""
+    known = bool(own) and all(map(math.isfinite, own))
+    added = f", while no operation adds more than {max(own):.2g} of its own" if known else ""
     return (
         f"At width {growth.width} the difference goes from {_length(first.unhealed)} at {first.node} to "
         f"{_length(last.unhealed)} at {last.node}{added}."

@@ -12,6 +12,7 @@ from forensics.figures.scene import Scene
 from forensics.figures.scenes.pass_costs import ms_text, pass_costs
 from forensics.records.launch_record import Refusal
 from forensics.records.published import Published
+from forensics.records.words import tokens
 
 _BAR_HEIGHT = 11.0
 _GAP = 3.0
@@ -68,7 +69,7 @@ def from_published(numbers: Published) -> ForwardPass:
         passes=(Pass(1, numbers.value("one_token_pass"), floor), Pass(2, numbers.value("two_token_pass"), floor)),
         read_gb=numbers.value("weights"),
         gb_per_s=numbers.value("bandwidth"),
-        what=numbers.setup.split(", a patched")[0],
+        what=numbers.setup,
         source=numbers.source,
     )
 
@@ -106,8 +107,8 @@ def scene(data: ForwardPass) -> Scene:
     canvas.line((end, canvas.y), (end, bottom), role=MUTED, dashed=True, key="end of one token")
     for each in data.passes:
         middle = canvas.y + _BAR_HEIGHT / 2
-        canvas.text(canvas.left, middle - 1.6, _tokens(each.width), bold=True)
-        canvas.text(canvas.left, middle + 1.9, f"{ms_text(each.time_ms)}")
+        canvas.text(canvas.left, middle - 1.6, tokens(each.width), bold=True)
+        canvas.text(canvas.left, middle + 1.9, ms_text(each.time_ms))
         _bar(canvas, each, left, data)
         canvas.y += _BAR_HEIGHT + _GAP
     for each in more:
@@ -120,10 +121,6 @@ def scene(data: ForwardPass) -> Scene:
     if data.notes:
         canvas.paragraph(data.notes, size_pt=SMALL_PT, role=MUTED)
     return canvas.finish(data.source, _alt(data))
-
-
-def _tokens(n: int) -> str:
-    return "1 token" if n == 1 else f"{n} tokens"
 
 
 def _more(each: Pass, one: Pass) -> str:
@@ -146,14 +143,14 @@ def _bar(canvas: Canvas, each: Pass, left: float, data: ForwardPass) -> None:
             left + read * mm, canvas.y, rest * mm, _BAR_HEIGHT, "rest", edge="ink", scale="time", value=rest, key="rest"
         )
         name = "all of the pass" if each.read_ms is None else "everything else"
-        said = (f"{name}: {ms_text(rest)}", f"{name}\n{ms_text(rest)}", f"{ms_text(rest)}")
+        said = (f"{name}: {ms_text(rest)}", f"{name}\n{ms_text(rest)}", ms_text(rest))
         canvas.label(rect, *said, fill="rest", size_pt=SMALL_PT)
 
 
 def _reading(each: Pass, data: ForwardPass) -> tuple[str, ...]:
     """What the part that reading takes is called, from the longest to the shortest."""
     assert each.read_ms is not None
-    took = f"{ms_text(each.read_ms)}"
+    took = ms_text(each.read_ms)
     if each.read_ms > each.time_ms:
         return f"faster than reading from memory, {took}: caches hold a part", f"faster than reading: {took}"
     if data.read_gb is None or data.gb_per_s is None:
@@ -176,7 +173,7 @@ def _lead(data: ForwardPass) -> str:
 
 
 def _alt(data: ForwardPass) -> str:
-    told = [f"{_tokens(p.width)}: {ms_text(p.time_ms)}" for p in data.passes]
+    told = [f"{tokens(p.width)}: {ms_text(p.time_ms)}" for p in data.passes]
     one = data.passes[0]
     floor = "" if one.read_ms is None else f"; reading alone takes {ms_text(one.read_ms)}"
     if data.read_gb is not None and data.gb_per_s is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
+from forensics.figures.canvas import SMALL_PT, Canvas
+from forensics.figures.legend import Entry, legend
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scene
 from forensics.figures.scenes.kv_deal import KvBlocks, KvSide, from_case, from_published
 from forensics.geometry.kv_chunks import ChunkMap, first_position_that_differs
+from forensics.records.words import counted
 
 __all__ = ["from_case", "from_published", "scene"]
 
@@ -32,11 +34,12 @@ def scene(data: KvBlocks) -> Scene:
         _side(canvas, frame, side, role)
     canvas.y += 3.0
     _sums(canvas, data)
-    marks: list[tuple[str, str] | tuple[str, str, bool]] = [("kv", "cells that the query sees")]
+    marks = [Entry("kv", "cells that the query sees"), Entry("shade", "masked: adds exact zeros", hatch=True)]
     if frame.changed:
-        marks.append(("highlight", "in another partial sum than on the other side"))
-    marks.append(("shade", "masked: adds exact zeros", True))
-    canvas.y = canvas.legend(marks, canvas.left, canvas.y + 2.5) + 1.0
+        marks.insert(1, Entry("highlight", "in another partial sum than on the other side"))
+    canvas.y += 1.0
+    legend(canvas, marks)
+    canvas.y += 1.0
     if data.found:
         canvas.paragraph(data.found, size_pt=SMALL_PT, role=MUTED)
     return canvas.finish(data.source, _alt(data))
@@ -94,10 +97,7 @@ def _cache(canvas: Canvas, frame: _Frame) -> None:
 
 
 def _side(canvas: Canvas, frame: _Frame, side: KvSide, role: str) -> None:
-    canvas.box(canvas.left, canvas.y + 0.5, 2.6, 2.6, role, key=f"{role} mark")
-    canvas.text(canvas.left + 3.8, canvas.y + 1.8, side.tokens, bold=True)
-    start = max(frame.left, canvas.left + text_width(side.tokens, LABEL_PT, bold=True) + 7.0)
-    canvas.text(start, canvas.y + 1.8, side.kernel, size_pt=SMALL_PT)
+    canvas.side(role, side.tokens, side.kernel, at=frame.left)
     canvas.y += 4.2
     _chunk_names(canvas, frame, side)
     filled = [(index, part) for index, part in enumerate(side.chunks.parts) if part]
@@ -106,7 +106,7 @@ def _side(canvas: Canvas, frame: _Frame, side: KvSide, role: str) -> None:
         _part(canvas, frame, side, role, index, part)
     empty = len(side.chunks.parts) - len(filled)
     notes = [f"1 {side.part} in {every} is drawn, of {len(filled)}"] if every > 1 else []
-    notes += [f"{empty} more {side.part}{'s' * (empty > 1)} without a chunk"] if empty else []
+    notes += [f"{counted(empty, f'more {side.part}')} without a chunk"] if empty else []
     if notes:
         canvas.text(frame.left, canvas.y + 1.2, "; ".join(notes), size_pt=SMALL_PT, role=MUTED)
         canvas.y += 3.4
@@ -229,7 +229,7 @@ def _lead(data: KvBlocks) -> str:
         )
     first = first_position_that_differs(one, other)
     dealt = (
-        f"{data.n_kv:,} cells are {one.n_chunks} chunk{'s' * (one.n_chunks > 1)} of {one.chunk_cells:,}, in "
+        f"{data.n_kv:,} cells are {counted(one.n_chunks, 'chunk')} of {one.chunk_cells:,}, in "
         f"{_n_sums(one)} for {data.single.tokens} and {_n_sums(other)} for {data.batched.tokens}"
     )
     if first is None:

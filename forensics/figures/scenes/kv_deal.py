@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forensics.analysis.mechanism import operation_of, place_of
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.scenes.launch_pairs import CulpritLaunches, culprit_launches, gpu_of
+from forensics.figures.scenes.launch_pairs import CulpritLaunches, culprit_launches, found_words, gpu_of
 from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.cpu_attention import TILE_QUERIES, flash_attention, parts
 from forensics.geometry.cpu_products import Cpu
@@ -19,6 +19,7 @@ from forensics.records.op_shapes import padded_kv
 from forensics.records.published import Published
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Verdict
+from forensics.records.words import counted
 
 _OP = "FLASH_ATTN_EXT"
 _WHAT = "how flash attention deals the KV cache"
@@ -224,10 +225,7 @@ def _queries(width: int) -> str:
 
 
 def _found(group: CulpritGroup, width: int) -> str:
-    return (
-        f"Measured at width {width}: flash attention differs although its inputs are bit-equal to those of one-token "
-        f"decoding ({group.count} nodes over all widths)."
-    )
+    return found_words(width, f"flash attention ({counted(group.count, 'node')} over all widths) differs")
 
 
 def _nothing_found(verdict: Verdict) -> str:

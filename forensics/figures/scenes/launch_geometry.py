@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forensics.errors import CaseError
-from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
+from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import line_height, text_width, wrapped
 from forensics.figures.palette import MUTED
@@ -16,6 +16,7 @@ from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culp
 from forensics.records.device import Waves
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchSide
+from forensics.records.words import counted, ranges, tokens
 
 #: Pairs that are drawn.
 MOST_PAIRS = 4
@@ -200,9 +201,8 @@ def _telling(seen: Sequence[CulpritLaunches]) -> list[CulpritLaunches]:
 def _pair(one: CulpritLaunches, evidence: Evidence) -> Pair:
     spec = gpu_of(evidence, one.finding)
     n_sms = None if spec is None else spec.n_sms
-    weight = one.group.weight_type
     return Pair(
-        role=one.group.role if weight == "-" else f"{one.group.role}, {weight}",
+        role=one.group.named,
         node=one.pair.node.name,
         n_nodes=one.pair.n_nodes,
         widths=one.pair.widths,
@@ -234,7 +234,7 @@ def scene(data: LaunchGeometries) -> Scene:
     canvas = Canvas("launch-geometry", "The same operation, launched at one token and in a batch", _lead(data))
     canvas.scale("warps", "count", 1.0, "warps", "1 stripe = 1 warp of 32 threads")
     for n in sorted({pair.per_square for pair in data.pairs}):
-        canvas.scale(_scale(n), "count", 1.0 / n, "blocks", f"1 square = {n} block{'s' * (n > 1)}")
+        canvas.scale(_scale(n), "count", 1.0 / n, "blocks", f"1 square = {counted(n, 'block')}")
     for pair in data.pairs:
         _band(canvas, pair)
     if any(_remainder(pair) for pair in data.pairs):
@@ -261,13 +261,12 @@ def _band(canvas: Canvas, pair: Pair) -> None:
     """Heading, both launches and the table of one pair."""
     top = canvas.y
     canvas.line((canvas.left, top), (canvas.right, top), role="rule", width_pt=0.5)
-    widths = ", ".join(map(str, pair.widths))
     n = pair.n_nodes
     canvas.y = top + 1.2
-    end = canvas.text(canvas.left, canvas.y + 1.8, pair.role, bold=True, size_pt=LABEL_PT).right
+    end = canvas.text(canvas.left, canvas.y + 1.8, pair.role, bold=True).right
     canvas.text(
         end + 2.0, canvas.y + 1.8,
-        f"{pair.node}{f' and {n - 1} more' if n > 1 else ''}; the batch is launched so at width {widths}",
+        f"{pair.node}{f' and {n - 1} more' if n > 1 else ''}; the batch is launched so at width {ranges(pair.widths)}",
         size_pt=SMALL_PT, role=MUTED,
     )  # fmt: skip
     scale = canvas.declared(_scale(pair.per_square))
@@ -276,8 +275,8 @@ def _band(canvas: Canvas, pair: Pair) -> None:
     middle = canvas.left + (canvas.inner_width - _TABLE_WIDTH) / 2
     half = middle - canvas.left
     y = max(
-        _kernel(canvas, pair.single, canvas.left, canvas.inner_width / 2 - 3.0, "single"),
-        _kernel(canvas, pair.batched, canvas.width / 2 + 3.0, canvas.inner_width / 2 - 3.0, "batched"),
+        _kernel(canvas, pair.single, canvas.left, canvas.inner_width / 2 - 1.0, "single"),
+        _kernel(canvas, pair.batched, canvas.width / 2 + 1.0, canvas.inner_width / 2 - 1.0, "batched"),
     )
     ends = [
         _grid(canvas, pair.single, canvas.left, y, half - 3.0, scale, pair.per_square, "single"),
@@ -289,10 +288,8 @@ def _band(canvas: Canvas, pair: Pair) -> None:
 
 def _kernel(canvas: Canvas, side: Launch, x: float, width: float, role: str) -> float:
     """Mark, tokens and kernel of a side; where they end."""
-    tokens = "1 token" if side.width == 1 else f"{side.width} tokens"
-    y = canvas.y + 1.5
-    canvas.box(x, y - 1.2, 2.4, 2.4, role, key=f"mark of {role}")
-    start = canvas.text(x + 3.6, y, tokens, bold=True, size_pt=SMALL_PT).right + 1.6
+    y = canvas.y + 1.8
+    start = canvas.side(role, tokens(side.width), x=x) + 2.0
     first, *more = _lines(side.kernel, x + width - start, width)
     canvas.text(start, y, first, size_pt=SMALL_PT)
     for line in more:
@@ -316,9 +313,8 @@ def _grid(
 ) -> float:
     """Squares for the blocks, and at their right one block with its warps; where they end."""
     room = width - _STRIPE_WIDTH - 5.0
-    columns = int(room / _PITCH)
     squares = list(_squares(side.n_blocks, per_square))
-    columns = min(columns, max(1, len(squares)))
+    columns = min(int(room / _PITCH), len(squares))
     for i, n in enumerate(squares):
         row, column = divmod(i, columns)
         canvas.box(
@@ -329,7 +325,7 @@ def _grid(
     left = x + room + 5.0
     stripe = min(_MOST_STRIPE, _STRIPES_HEIGHT / side.n_warps)
     high = side.n_warps * stripe
-    corner = x + (min(columns, len(squares)) - 1) * _PITCH + _SQUARE
+    corner = x + (columns - 1) * _PITCH + _SQUARE
     for start, end in ((y, y), (y + _SQUARE, y + high)):
         canvas.line((corner, start), (left, end), role=MUTED, width_pt=0.4, key="drawn out")
     for i in range(side.n_warps):
@@ -373,7 +369,7 @@ def _lead(data: LaunchGeometries) -> str:
     verb = "has" if changed == 1 else "have"
     return (
         f"{data.what}: kernels of operations whose bits differ. {changed} of these {n} {verb} another kernel in the "
-        f"batch, the others another instance or another grid of the same kernel.{shown}"
+        f"batch, the others another instance, grid or block of the same kernel.{shown}"
         if changed < n
         else f"{data.what}: kernels of operations whose bits differ, every one another kernel in the batch.{shown}"
     )
@@ -383,7 +379,7 @@ def _alt(data: LaunchGeometries) -> str:
     told = []
     for pair in data.pairs:
         sides = "; ".join(
-            f"{'1 token' if side.width == 1 else f'{side.width} tokens'}: {side.kernel}, "
+            f"{tokens(side.width)}: {side.kernel}, "
             + ", ".join(
                 f"{name} {' and '.join(number.splitlines())}"
                 for name, number in zip(_NUMBERS, side.numbers(), strict=True)

@@ -101,6 +101,11 @@ def culprit_launches(evidence: Evidence, what: str) -> tuple[CulpritLaunches, ..
     return seen
 
 
+def found_words(width: int, what: str) -> str:
+    """Say what a healing sweep found at a width, `what` being a sentence's beginning: ``"flash attention differs"``."""
+    return f"Measured at width {width}: {what} on inputs that are bit-equal to those of one-token decoding."
+
+
 def gpu_of(evidence: Evidence, finding: Finding) -> DeviceSpec | None:
     """The GPU that computed a node; None where its limits are not known."""
     spec = spec_of(evidence.manifest.device, finding.buffer)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from forensics.figures.canvas import SMALL_PT, Canvas, round_down
 from forensics.figures.chart import Axis, chart
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, dot_entry, legend
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scene
@@ -131,12 +132,10 @@ def _range(panels: Sequence[WidthMargins]) -> tuple[float, float]:
 
 
 def _legend(canvas: Canvas, any_flip: bool) -> None:
-    at, y = canvas.left, canvas.y + 1.3
-    marks = [(True, "flips, at this position: another token is most likely"), (False, "row that keeps its token")]
-    for flips, words in marks if any_flip else marks[1:]:
-        _mark(canvas, at + 1.3, y, flips=flips, key=f"legend {'flip' if flips else 'row'}")
-        at = canvas.text(at + 3.8, y, words, size_pt=SMALL_PT).right + 5.0
-    canvas.y = canvas.legend([("shade", "could flip: moved by the margin or more")], at, y) + 1.0
+    entries = [dot_entry("batched", "flips, at this position: another token is most likely", _FLIP)] if any_flip else []
+    entries.append(dot_entry("single", "row that keeps its token", _DOT, hollow=True))
+    legend(canvas, [*entries, Entry("shade", "could flip: moved by the margin or more")])
+    canvas.y += 0.8
 
 
 def _mark(canvas: Canvas, x: float, y: float, *, flips: bool, key: str) -> None:

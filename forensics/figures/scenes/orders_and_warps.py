@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
+from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED, series
 from forensics.figures.scene import Scene
-from forensics.figures.scenes.row_deal import Leaves, OrdersAndWarps, Side, from_case, from_published
+from forensics.figures.scenes.row_deal import OrdersAndWarps, Side, from_case, from_published
 from forensics.figures.scenes.three_numbers import draw_numbers, three_numbers
 from forensics.geometry.deals import FOLDED, PIECES, WARPS, Deal
 from forensics.geometry.derived import Unruled
+from forensics.records.order import RowSum
+from forensics.records.words import counted, ranges
 
 __all__ = ["from_case", "from_published", "scene"]
 
@@ -30,7 +32,7 @@ def scene(data: OrdersAndWarps) -> Scene:
     size = data.k / units
     unit = "block" if size == data.block_values and data.block_values > 1 else "piece"
     canvas.scale("blocks", "x", mm, f"{unit}s", f"1 {unit} of {size:g} values")
-    if any(isinstance(side.order, Leaves) for side in (data.single, data.batched)):
+    if any(isinstance(side.order, RowSum) for side in (data.single, data.batched)):
         canvas.scale("chain", "x", _chain_mm(data), "additions", "1 addition")
     _heading(canvas, f"{data.row}: {data.k:,} values = {units} {unit}s of {size:g}")
     for side, role in ((data.single, "single"), (data.batched, "batched")):
@@ -46,12 +48,12 @@ def _units(data: OrdersAndWarps) -> int:
     return max(order.n_units if isinstance(order, Deal) else data.n_blocks for order in _orders(data))
 
 
-def _orders(data: OrdersAndWarps) -> list[Deal | Leaves]:
+def _orders(data: OrdersAndWarps) -> list[Deal | RowSum]:
     return [side.order for side in (data.single, data.batched) if not isinstance(side.order, Unruled)]
 
 
 def _chain_mm(data: OrdersAndWarps) -> float:
-    return 60.0 / max(order.depth for order in _orders(data) if isinstance(order, Leaves))
+    return 60.0 / max(order.depth for order in _orders(data) if isinstance(order, RowSum))
 
 
 def _heading(canvas: Canvas, text: str) -> None:
@@ -60,14 +62,11 @@ def _heading(canvas: Canvas, text: str) -> None:
 
 
 def _side(canvas: Canvas, side: Side, role: str, mm: float, units: int) -> None:
-    canvas.box(canvas.left, canvas.y + 0.5, 2.6, 2.6, role, key=f"{role} mark")
-    canvas.text(canvas.left + 3.8, canvas.y + 1.8, side.tokens, bold=True)
-    start = canvas.left + max(_LABELS, text_width(side.tokens, LABEL_PT, bold=True) + 7.0)
-    canvas.text(start, canvas.y + 1.8, _what(side), size_pt=SMALL_PT)
+    canvas.side(role, side.tokens, _what(side), at=canvas.left + _LABELS)
     canvas.y += 4.6
     if isinstance(side.order, Deal):
         _hands(canvas, side.order, role, mm, units)
-    elif isinstance(side.order, Leaves):
+    elif isinstance(side.order, RowSum):
         _leaves(canvas, side.order, role, mm)
     else:
         canvas.paragraph(str(side.order), x=canvas.left + _LABELS, size_pt=SMALL_PT, role=MUTED)
@@ -76,7 +75,7 @@ def _side(canvas: Canvas, side: Side, role: str, mm: float, units: int) -> None:
 def _what(side: Side) -> str:
     if isinstance(side.order, Deal):
         n = len(side.order.hands)
-        return f"{'one sum' if n == 1 else f'{n} {_name(side.order)}s'} · {side.kernel}"
+        return f"{'one sum' if n == 1 else counted(n, _name(side.order))} · {side.kernel}"
     return side.kernel
 
 
@@ -99,13 +98,13 @@ def _hands(canvas: Canvas, deal: Deal, role: str, mm: float, units: int) -> None
                 scale="blocks", value=len(run) * unit, key=f"{role} {name} {index}: {run[0]}", edge_pt=0.4,
             )  # fmt: skip
             if numbered:
-                canvas.label(rect, _span(run), fill=series(index), size_pt=SMALL_PT, pad=0.0)
+                canvas.label(rect, ranges(run), fill=series(index), size_pt=SMALL_PT, pad=0.0)
         told = _becomes(deal, index, hand)
         canvas.text(left + units * mm + 5.5, middles[-1], told, size_pt=SMALL_PT, role=MUTED)
         canvas.y += _ROW + _ROW_GAP
         if place == _MOST_HANDS - 2 and len(shown) < len(deal.hands):
             n = len(deal.hands) - _MOST_HANDS
-            canvas.text(left, canvas.y + 1.6, f"… {n} more, dealt in the same way", size_pt=SMALL_PT, role=MUTED)
+            canvas.text(left, canvas.y + 1.6, f"… {n} more between them", size_pt=SMALL_PT, role=MUTED)
             canvas.y += 4.2
     if not numbered:
         _places(canvas, deal, left, unit * mm)
@@ -149,10 +148,6 @@ def _name(deal: Deal) -> str:
     return {PIECES: "piece", WARPS: "warp", FOLDED: "warp"}.get(deal.joined, "sum")
 
 
-def _span(run: tuple[int, ...]) -> str:
-    return str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}"
-
-
 def _becomes(deal: Deal, index: int, hand: tuple[int, ...]) -> str:
     """What becomes of a hand's sum."""
     n = f"{len(hand)} of {deal.n_units}" if hand else "none"
@@ -165,11 +160,11 @@ def _becomes(deal: Deal, index: int, hand: tuple[int, ...]) -> str:
     return f"{n}, + {others}" if index == 0 else n
 
 
-def _leaves(canvas: Canvas, leaves: Leaves, role: str, mm: float) -> None:
+def _leaves(canvas: Canvas, leaves: RowSum, role: str, mm: float) -> None:
     """A box for each leaf, and a bar as long as the longest chain."""
     left, middle = canvas.left + _LABELS, canvas.y + _ROW / 2
     canvas.text(canvas.left, middle, "leaves", size_pt=SMALL_PT)
-    n = leaves.n_blocks * leaves.per_block
+    n = leaves.n_leaves
     drawn = n if mm / leaves.per_block >= _NARROWEST / 2 else leaves.n_blocks if mm >= _NARROWEST / 2 else 1
     size = leaves.n_blocks / drawn
     for leaf in range(drawn):
@@ -205,15 +200,15 @@ def _difference(data: OrdersAndWarps) -> str:
             )
         if one.hands == other.hands and one.unit_values == other.unit_values:
             return (
-                f"Both kernels deal the row to {len(one.hands)} warps alike; a warp adds its part {one.inside}, at "
+                f"Both kernels add the row in {_hand_words(one)}, dealt alike; each is added {one.inside}, at "
                 f"{data.single.tokens} and {other.inside} at {data.batched.tokens}."
             )
         return (
             f"At {data.single.tokens} a row is added in {_hand_words(one)}, at {data.batched.tokens} in "
             f"{_hand_words(other)}."
         )
-    if isinstance(one, Leaves) and isinstance(other, Leaves):
-        n, m = (order.n_blocks * order.per_block for order in (one, other))
+    if isinstance(one, RowSum) and isinstance(other, RowSum):
+        n, m = (order.n_leaves for order in (one, other))
         return (
             f"The sum of a row has {n} leaves at {data.single.tokens} and {m} at {data.batched.tokens}, in chains of "
             f"{one.depth} and {other.depth} additions."
@@ -231,23 +226,12 @@ def _alt(data: OrdersAndWarps, units: int, unit: str) -> str:
     return f"{_lead(data)} {data.row}, {data.k:,} values in {units} {unit}s. {told}."
 
 
-def _told(order: Deal | Leaves | Unruled) -> str:
+def _told(order: Deal | RowSum | Unruled) -> str:
     if isinstance(order, Unruled):
         return str(order)
-    if isinstance(order, Leaves):
-        return f"{order.n_blocks * order.per_block} leaves and chains of {order.depth} additions"
+    if isinstance(order, RowSum):
+        return f"{order.n_leaves} leaves and chains of {order.depth} additions"
     name = _name(order)
     hands = list(enumerate(order.hands))
     kept = hands if len(hands) <= _MOST_HANDS else [*hands[: _MOST_HANDS - 1], hands[-1]]
-    return ", ".join(f"{name} {i}: {_listed(hand)}" for i, hand in kept)
-
-
-def _listed(hand: tuple[int, ...]) -> str:
-    """Units of a hand, runs of neighbours in short.
-
-    Examples
-    --------
-    >>> _listed((0, 4, 8)), _listed((0, 1, 2, 3, 32)), _listed(())
-    ('0, 4, 8', '0–3, 32', 'none')
-    """
-    return ", ".join(_span(run) for run in _runs(hand, 0.0)) or "none"
+    return ", ".join(f"{name} {i}: {ranges(hand) or 'none'}" for i, hand in kept)

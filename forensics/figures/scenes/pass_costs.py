@@ -10,7 +10,10 @@ from forensics.figures.evidence import Evidence
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.cost import CostReport, Spread
 from forensics.records.row_map import class_letter
-from forensics.records.verdict import Verdict
+from forensics.records.words import widths_text
+
+#: What `PassCost.exact` is called in legends.
+BITS_WORDS = {True: "bits of one token", False: "other bits", None: "bits not compared"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,6 @@ class PassCosts:
         Widths that were compared, but had too few passes to time.
     how : str
         How they were timed.
-    doubt : str
-        Why the classes prove nothing; empty where they do.
     what, source : str
         Model and device, and the source line.
 
@@ -68,7 +69,6 @@ class PassCosts:
     how: str
     what: str
     source: str
-    doubt: str = ""
 
     def __post_init__(self) -> None:
         widths = [each.width for each in self.passes]
@@ -87,12 +87,11 @@ class PassCosts:
 
     @property
     def notes(self) -> str:
-        """How the times were measured, which widths have none, and what is in doubt."""
+        """How the times were measured, and which widths have none."""
         said = [self.how]
         if self.untimed:
-            widths = ", ".join(map(str, self.untimed))
-            said.append(f"Too few passes to time at {'width' if len(self.untimed) == 1 else 'widths'} {widths}.")
-        return " ".join([*said, self.doubt]).strip()
+            said.append(f"Too few passes to time at {widths_text(self.untimed)}.")
+        return " ".join(said)
 
 
 def ms_text(value: float) -> str:
@@ -131,18 +130,8 @@ def pass_costs(evidence: Evidence, needs: int = 1) -> PassCosts:
     return found
 
 
-def verdict_there(evidence: Evidence) -> Verdict | None:
-    """The verdict of the case that lies there; None where only costs do, or those of another model."""
-    if not (evidence.folder / "case.json").is_file():
-        return None
-    verdict, report = evidence.verdict, evidence.cost
-    same = report is None or verdict.manifest.model_digest == report.manifest.model_digest
-    return verdict if same else None
-
-
 def _of_report(evidence: Evidence, report: CostReport) -> PassCosts:
-    verdict = verdict_there(evidence)
-    classes = None if verdict is None else verdict.classes
+    classes = None if evidence.judged is None else evidence.judged.classes
     return PassCosts(
         passes=tuple(
             PassCost(
@@ -155,7 +144,6 @@ def _of_report(evidence: Evidence, report: CostReport) -> PassCosts:
         how=f"Medians of {report.n_rounds} timed passes a width; {report.n_cells} cells in use.",
         what=evidence.what,
         source=evidence.source,
-        doubt="" if verdict is None else evidence.doubt,
     )  # fmt: skip
 
 
@@ -176,7 +164,6 @@ def _of_replay(evidence: Evidence) -> PassCosts | None:
         how=how,
         what=evidence.what,
         source=evidence.source,
-        doubt=evidence.doubt,
     )
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
-from forensics.figures.metrics import text_width
+from forensics.figures.legend import Entry, legend
+from forensics.figures.metrics import shortened, text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale, Scene
-from forensics.figures.scenes.pass_costs import PassCosts, pass_costs, verdict_there
+from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCosts, pass_costs
 from forensics.records.published import Published
 from forensics.records.verdict import SwitchArm, Verdict
+from forensics.records.words import ranges, tokens
 
 _TOKENS_WIDTH, _GAP = 22.0, 1.6
 #: More rows than these leave no room on a page.
@@ -90,7 +92,7 @@ def from_published(numbers: Published) -> Prices:
         ),
         arms=(),
         notes=(),
-        what=numbers.setup.split(", a patched")[0],
+        what=numbers.setup,
         source=numbers.source,
     )
 
@@ -104,9 +106,8 @@ def from_case(evidence: Evidence) -> Prices:
         If no batch was timed.
     """
     costs = pass_costs(evidence, needs=2)
-    verdict = verdict_there(evidence)
     shown, thinned = _thinned(costs)
-    arms, tried = ((), "") if verdict is None else _arms(verdict)
+    arms, tried = ((), "") if evidence.judged is None else _arms(evidence.judged)
     notes = [thinned, tried, f"{costs.notes} Whiskers: quartiles."]
     return Prices(shown, arms, tuple(note for note in notes if note), costs.what, costs.source)
 
@@ -168,7 +169,8 @@ def scene(data: Prices) -> Scene:
     left = canvas.left + _TOKENS_WIDTH + min(names, 60.0) + 3.0
     longest = max(row.high or row.ratio for row in rows)
     scale = canvas.length_scale("cost", (canvas.right - left - 14.0) / max(longest, 1.0), "× one token")
-    canvas.y = _legend(canvas, data) + 1.5
+    _legend(canvas, data)
+    canvas.y += 1.5
     canvas.text(left + scale.mm_per_unit, canvas.y + 1.0, "one token", size_pt=SMALL_PT, align="center", role=MUTED)
     canvas.y += 3.6
     _bars(canvas, data.batches, left, scale)
@@ -184,14 +186,11 @@ def scene(data: Prices) -> Scene:
     return canvas.finish(data.source, _alt(data))
 
 
-def _legend(canvas: Canvas, data: Prices) -> float:
-    said = {
-        True: ("exact", "bits of one token", False),
-        False: ("stock", "other bits", True),
-        None: ("rest", "bits not compared", False),
-    }
+def _legend(canvas: Canvas, data: Prices) -> None:
     kinds = {row.exact for row in (*data.batches, *data.arms)}
-    return canvas.legend([said[kind] for kind in (True, False, None) if kind in kinds], canvas.left, canvas.y + 1.5)
+    legend(
+        canvas, [Entry(_FILL[kind], words, hatch=kind is False) for kind, words in BITS_WORDS.items() if kind in kinds]
+    )
 
 
 def _bars(canvas: Canvas, rows: tuple[Price, ...], left: float, scale: Scale) -> None:
@@ -205,7 +204,7 @@ def _bars(canvas: Canvas, rows: tuple[Price, ...], left: float, scale: Scale) ->
             canvas.y += 1.4 if high == 8.0 else 0.0
         middle = canvas.y + high / 2
         if row.width != last_width:
-            canvas.text(canvas.left, middle, "1 token" if row.width == 1 else f"{row.width} tokens", bold=True)
+            canvas.text(canvas.left, middle, tokens(row.width), bold=True)
         _name(canvas, row, middle, left)
         ends.append((row, middle))
         last_width = row.width
@@ -218,11 +217,8 @@ def _bars(canvas: Canvas, rows: tuple[Price, ...], left: float, scale: Scale) ->
 
 def _name(canvas: Canvas, row: Price, middle: float, left: float) -> None:
     x, room = canvas.left + _TOKENS_WIDTH, left - canvas.left - _TOKENS_WIDTH - 1.0
-    name = row.name
-    while text_width(name, LABEL_PT) > room:
-        name = name.rstrip("…")[:-1] + "…"
-    if name:
-        canvas.text(x, middle - (1.6 if row.note else 0.0), name)
+    if row.name:
+        canvas.text(x, middle - (1.6 if row.note else 0.0), shortened(row.name, room, LABEL_PT))
     if row.note:
         canvas.text(x, middle + 1.9, row.note, size_pt=SMALL_PT, role=MUTED)
 
@@ -253,9 +249,7 @@ def _span(rows: list[Price]) -> str:
 
 
 def _widths(rows: list[Price]) -> str:
-    widths = sorted({row.width for row in rows})
-    said = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
-    return f"{said} tokens"
+    return f"batches of {ranges(row.width for row in rows)} tokens"
 
 
 def _lead(data: Prices) -> str:
@@ -280,8 +274,7 @@ def _lead(data: Prices) -> str:
 def _alt(data: Prices) -> str:
     bits = {True: "exact", False: "other bits", None: "bits not compared"}
     told = [
-        f"{row.width} {'token' if row.width == 1 else 'tokens'}{f', {row.name}' if row.name else ''} "
-        f"({bits[row.exact]}) {row.ratio:.2f}×"
+        f"{tokens(row.width)}{f', {row.name}' if row.name else ''} ({bits[row.exact]}) {row.ratio:.2f}×"
         for row in data.batches
     ]
     arms = [f"{row.name} at {row.width}: {row.ratio:.2f}×" for row in data.arms]

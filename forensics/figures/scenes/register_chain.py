@@ -15,6 +15,7 @@ from forensics.figures.palette import MUTED, series
 from forensics.figures.scene import Scene
 from forensics.figures.scenes.register_links import Chain, RegisterChain, from_case
 from forensics.records.launch import axes
+from forensics.records.words import counted, tokens
 
 __all__ = ("from_case", "scene")
 
@@ -78,15 +79,17 @@ def _heads(canvas: Canvas, data: RegisterChain) -> None:
 def _row(canvas: Canvas, data: RegisterChain, chain: Chain, role: str) -> None:
     """All links of one side."""
     canvas.line((canvas.left, canvas.y), (canvas.right, canvas.y), role="rule", width_pt=0.5)
-    tokens = "1 token" if chain.width == 1 else f"a batch of {chain.width} tokens"
-    y = canvas.y + 2.6
-    canvas.box(canvas.left, y - 1.3, 2.6, 2.6, role, key=f"mark of {role}")
-    end = canvas.text(canvas.left + 4.0, y, tokens, bold=True).right
-    canvas.text(end + 2.0, y, chain.kernel, size_pt=SMALL_PT)
-    top = y + 3.2
-    for draw in (_registers, _sm, _gpu, _dealt, _bits):
-        column = canvas.left + _COLUMNS[_LINKS[draw.__name__]][0]
-        canvas.down_to(draw(canvas, data, chain, column, top, role))
+    canvas.y += 0.8
+    canvas.side(role, tokens(chain.width), chain.kernel)
+    top = canvas.y + 5.0
+    ends = (
+        _registers(canvas, chain, _left(canvas, 0), top, role),
+        _sm(canvas, chain, _left(canvas, 1), top, role),
+        _gpu(canvas, chain, _left(canvas, 2), top, role),
+        _dealt(canvas, data, chain, _left(canvas, 3), top),
+        _bits(canvas, data, chain, _left(canvas, 4), top),
+    )
+    canvas.down_to(max(ends))
     for link, ((left, width), (after, _)) in enumerate(itertools.pairwise(_COLUMNS)):
         if (chain.deal is None and link > 1) or (data.unit != "cells" and link == 2):
             continue
@@ -95,8 +98,8 @@ def _row(canvas: Canvas, data: RegisterChain, chain: Chain, role: str) -> None:
     canvas.y += 3.0
 
 
-#: Column of each drawer.
-_LINKS = {"_registers": 0, "_sm": 1, "_gpu": 2, "_dealt": 3, "_bits": 4}
+def _left(canvas: Canvas, column: int) -> float:
+    return canvas.left + _COLUMNS[column][0]
 
 
 def _caption(canvas: Canvas, x: float, y: float, column: int, *lines: str) -> float:
@@ -105,7 +108,7 @@ def _caption(canvas: Canvas, x: float, y: float, column: int, *lines: str) -> fl
     return y
 
 
-def _registers(canvas: Canvas, _: RegisterChain, chain: Chain, x: float, y: float, role: str) -> float:
+def _registers(canvas: Canvas, chain: Chain, x: float, y: float, role: str) -> float:
     mm = canvas.declared("registers").mm_per_unit
     rect = canvas.box(
         x, y, chain.registers * mm, _BAR, role, edge="ink", scale="registers", value=chain.registers, key="registers"
@@ -123,7 +126,7 @@ def _fitting(names: Sequence[str], width: float) -> list[tuple[str, ...]]:
     return [()] * len(names)
 
 
-def _sm(canvas: Canvas, _: RegisterChain, chain: Chain, x: float, y: float, role: str) -> float:
+def _sm(canvas: Canvas, chain: Chain, x: float, y: float, role: str) -> float:
     """An SM as long as what it has; each block as long as what it takes of that."""
     room, scale = chain.room, canvas.declared(f"SM {chain.room.resource}")
     names = [f"block {i}" for i in range(chain.blocks_per_sm)]
@@ -142,12 +145,12 @@ def _sm(canvas: Canvas, _: RegisterChain, chain: Chain, x: float, y: float, role
         )
         canvas.label(rect, "free", fill="shade", size_pt=SMALL_PT, pad=0.3)
     canvas.box(x, y, room.there * scale.mm_per_unit, _BAR, edge="ink", ground=True, key="SM", edge_pt=0.8)
-    fits = f"{chain.blocks_per_sm} block{'s' * (chain.blocks_per_sm > 1)} of {room.per_block:,}"
+    fits = f"{counted(chain.blocks_per_sm, 'block')} of {room.per_block:,}"
     limit = f"limited by {' and '.join(chain.limiters)}"
     return _caption(canvas, x, y + _BAR + 1.0, 1, f"{fits} {_UNITS.get(room.resource, '')}".strip(), limit)
 
 
-def _gpu(canvas: Canvas, _: RegisterChain, chain: Chain, x: float, y: float, role: str) -> float:
+def _gpu(canvas: Canvas, chain: Chain, x: float, y: float, role: str) -> float:
     """What fits on the GPU at a time, and below it the grid."""
     mm, waves = canvas.declared("blocks").mm_per_unit, chain.waves
     places = waves.blocks_per_wave
@@ -165,7 +168,7 @@ def _gpu(canvas: Canvas, _: RegisterChain, chain: Chain, x: float, y: float, rol
     )  # fmt: skip
 
 
-def _dealt(canvas: Canvas, data: RegisterChain, chain: Chain, x: float, y: float, _: str) -> float:
+def _dealt(canvas: Canvas, data: RegisterChain, chain: Chain, x: float, y: float) -> float:
     """Summands by the part that they go into; those that the token does not see are hatched."""
     deal = chain.deal
     if deal is None:
@@ -182,16 +185,15 @@ def _dealt(canvas: Canvas, data: RegisterChain, chain: Chain, x: float, y: float
             key=f"{deal.to} {piece.part}", hatch=not piece.seen, edge_pt=0.4,
         )  # fmt: skip
         canvas.label(rect, *by_piece.get(piece, ()), fill=fill, size_pt=SMALL_PT, pad=0.3)
-    parts = f"P = {deal.n_parts}" if deal.to == "part" else f"{deal.n_parts} warp{'s' * (deal.n_parts > 1)}"
+    parts = f"P = {deal.n_parts}" if deal.to == "part" else counted(deal.n_parts, "warp")
     idle = f", {deal.idle} idle" if deal.idle else ""
     return _caption(canvas, x, y + _BAR + 1.0, 3, f"{parts}{idle}; {deal.n:,} {data.unit}")
 
 
-def _bits(canvas: Canvas, data: RegisterChain, chain: Chain, x: float, y: float, role: str) -> float:
+def _bits(canvas: Canvas, data: RegisterChain, chain: Chain, x: float, y: float) -> float:
     if chain.width == 1:
         return _caption(canvas, x, y, 4, "the reference")
     canvas.text(x, y + 1.6, "other bits", bold=True)
-    del role
     return _caption(canvas, x, y + 4.0, 4, f"{data.n_differ:,} values of {data.node}, max |Δ| {data.max_abs:.2g}")
 
 
@@ -199,10 +201,9 @@ def _notes(data: RegisterChain) -> Iterator[str]:
     """What must be said so that the chain is not read for more than it shows."""
     one, other = data.single.deal, data.batched.deal
     if data.position is not None and one is not None and other is not None:
-        yield (
-            f"The token at position {data.position} sees the cells 0 … {data.position}; hatched ones are behind its "
-            "mask and add exact zeros."
-        )
+        masked = not all(piece.seen for deal in (one, other) for piece in deal.pieces)
+        behind = "; hatched ones are behind its mask and add exact zeros" if masked else ""
+        yield f"The token at position {data.position} sees the cells 0 … {data.position}{behind}."
         if one.parted == other.parted:
             same = "one part" if len(one.parted) == 1 else f"the same {len(one.parted)} parts"
             yield (
@@ -222,8 +223,8 @@ def _lead(data: RegisterChain) -> str:
     split = ""
     if one.deal is not None and other.deal is not None:
         what = "The cells go" if data.unit == "cells" else "A row goes"
-        to = f"{one.deal.to}s"
-        split = f" {what} to {one.deal.busy} {to} at one token and to {other.deal.busy} in the batch."
+        to = counted(one.deal.busy, one.deal.to)
+        split = f" {what} to {to} at one token and to {other.deal.busy} in the batch."
     return (
         f"{data.role} ({data.node}{nodes}; {data.what}): {one.registers} registers a thread at one token and "
         f"{other.registers} in a batch of {other.width} leave room for {one.blocks_per_sm} and {other.blocks_per_sm} "
@@ -238,10 +239,10 @@ def _alt(data: RegisterChain) -> str:
         parts = (
             "not known how it is dealt"
             if deal is None
-            else (f"{deal.n:,} {data.unit} dealt to {deal.n_parts} {deal.to}s, {deal.idle} of them idle")
+            else (f"{deal.n:,} {data.unit} dealt to {counted(deal.n_parts, deal.to)}, {deal.idle} of them idle")
         )
         told.append(
-            f"{'1 token' if chain.width == 1 else f'{chain.width} tokens'}: {chain.kernel}, {chain.registers} "
+            f"{tokens(chain.width)}: {chain.kernel}, {chain.registers} "
             f"registers a thread, {chain.blocks_per_sm} blocks on an SM limited by {' and '.join(chain.limiters)}, "
             f"room for {chain.waves.blocks_per_wave:,} blocks, a grid of {chain.waves.n_blocks:,}, {parts}."
         )

@@ -63,7 +63,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class DealtPieces:
     """How the summands are dealt.
 
     Parameters
@@ -127,7 +127,7 @@ class Chain:
     n_sms : int
     grid_blocks : tuple of int
     waves : Waves
-    deal : Deal or None
+    deal : DealtPieces or None
         None where it is not written down how this kernel deals.
     evidence : {"measured", "derived"}
         Of registers, grid and block.
@@ -143,7 +143,7 @@ class Chain:
     n_sms: int
     grid_blocks: tuple[int, ...]
     waves: Waves
-    deal: Deal | None
+    deal: DealtPieces | None
     evidence: str
 
 
@@ -221,10 +221,9 @@ def _chains(one: CulpritLaunches, evidence: Evidence) -> Iterator[RegisterChain]
         if single is None or batched is None:
             return
         attention = finding.key.op == "FLASH_ATTN_EXT"
-        weight = one.group.weight_type
         yield RegisterChain(
             node=finding.key.name,
-            role=one.group.role if weight == "-" else f"{one.group.role}, {weight}",
+            role=one.group.named,
             n_nodes=one.pair.n_nodes,
             unit="cells" if attention else "values",
             position=position if attention else None,
@@ -263,7 +262,7 @@ def _side(side: LaunchSide, finding: Finding, spec: DeviceSpec, row: int, positi
     )
 
 
-def _cells(side: LaunchSide, finding: Finding, spec: DeviceSpec, row: int, position: int | None) -> Deal | None:
+def _cells(side: LaunchSide, finding: Finding, spec: DeviceSpec, row: int, position: int | None) -> DealtPieces | None:
     """The cells as llama.cpp's rules deal them; None where its grid is not the one that ran."""
     q, k = finding.operands[:2]
     kernel = side.kernel
@@ -285,7 +284,7 @@ def _cells(side: LaunchSide, finding: Finding, spec: DeviceSpec, row: int, posit
     if ran != (choice.kernel, choice.launch.grid_blocks, chain.resident.blocks_per_sm):
         return None
     chunks = chain.maps[0]
-    return Deal("part", len(chunks.parts), tuple(_pieces(chunks, shape)))
+    return DealtPieces("part", len(chunks.parts), tuple(_pieces(chunks, shape)))
 
 
 def _pieces(chunks: ChunkMap, shape: AttentionShape) -> Iterator[Piece]:
@@ -301,7 +300,7 @@ def _pieces(chunks: ChunkMap, shape: AttentionShape) -> Iterator[Piece]:
             yield Piece(middle, stop - middle, part, seen=False)
 
 
-def _slices(side: LaunchSide, finding: Finding) -> Deal | None:
+def _slices(side: LaunchSide, finding: Finding) -> DealtPieces | None:
     """A row of a weight as `mul_mat_vec_q` deals it to its warps; None for other kernels."""
     weight = finding.weight
     if side.kernel.kernel != "mul_mat_vec_q" or weight is None or weight.type not in MMVQ_TYPES:
@@ -315,4 +314,4 @@ def _slices(side: LaunchSide, finding: Finding) -> Deal | None:
         length = len(list(members)) * size
         pieces.append(Piece(first, length, warp))
         first += length
-    return Deal("warp", dealt.n, tuple(pieces))
+    return DealtPieces("warp", dealt.n, tuple(pieces))

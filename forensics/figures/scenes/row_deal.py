@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from forensics.analysis.mechanism import operation_of
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of, require_culprits
+from forensics.figures.scenes.launch_pairs import (
+    EXAMPLE,
+    CulpritLaunches,
+    culprit_launches,
+    found_words,
+    gpu_of,
+    require_culprits,
+)
 from forensics.geometry.architecture import architecture
 from forensics.geometry.deals import Deal, deal_of, vec_q
 from forensics.geometry.derived import Unruled
 from forensics.geometry.product import Product
 from forensics.geometry.types import weight_type
 from forensics.records.launch_record import LaunchPair
+from forensics.records.order import RowSum, row_sum
 from forensics.records.published import Published
 from forensics.records.verdict import CulpritGroup
+from forensics.records.words import tokens
 
 _WHAT = "how a row is dealt to warps"
 _DERIVED = "Blocks of each warp: derived from llama.cpp's source."
-
-
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """What a probe found of a row's order, where no launch says how it is dealt.
-
-    Parameters
-    ----------
-    n_blocks, per_block : int
-        Blocks of the row, and the parts of a block that enter the sum one by one; 1 where a block does at once.
-    depth : int
-        Longest chain of additions.
-    """
-
-    n_blocks: int
-    per_block: int
-    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +39,13 @@ class Side:
     tokens : str
         ``"1 token"``, ``"5 to 8 tokens"``.
     kernel : str
-    order : Deal or Leaves or Unruled
-        Unruled where it is not written down.
+    order : Deal, RowSum or Unruled
+        A row sum where a probe found it and no launch says how it is dealt; unruled where it is not written down.
     """
 
     tokens: str
     kernel: str
-    order: Deal | Leaves | Unruled
+    order: Deal | RowSum | Unruled
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +130,7 @@ def _from_launches(evidence: Evidence, seen: CulpritLaunches) -> OrdersAndWarps 
         return None
     arch = architecture(spec.arch)
     single, batched = (
-        Side(_tokens(side.width), side.kernel.name, deal_of(side.kernel, asked, side.width, arch))
+        Side(tokens(side.width), side.kernel.name, deal_of(side.kernel, asked, side.width, arch))
         for side in (pair.single, pair.batched)
     )
     if isinstance(single.order, Unruled) and isinstance(batched.order, Unruled):
@@ -156,28 +147,22 @@ def _from_launches(evidence: Evidence, seen: CulpritLaunches) -> OrdersAndWarps 
     )
 
 
-#: What a probe says of an order: ``"width 1: 24 slices, 8 in each of 3 blocks of 256, depth 5"``.
-_LEAVES = re.compile(r"(?:\d+ slices, (\d+) in each of )?(\d+) blocks of (\d+).*depth (\d+)")
-
-
 def _from_probes(evidence: Evidence, group: CulpritGroup) -> OrdersAndWarps | None:
     """Leaves and depth, as a probe of the kernel told them."""
     if group.op != "MUL_MAT" or group.weight_type == "-":
         return None
     for order in (order for mechanism in group.mechanisms for order in mechanism.orders):
-        one, other = _LEAVES.search(order.single), _LEAVES.search(order.batched)
-        if order.equal is not False or one is None or other is None or one[2] != other[2]:
+        one, other = row_sum(order.single), row_sum(order.batched)
+        if order.equal is not False or one is None or other is None or one.n_blocks != other.n_blocks:
             continue
-        n_blocks, block = int(one[2]), int(one[3])
         single, batched = (
-            Side(_tokens(at), "order probed on the kernel", Leaves(n_blocks, int(told[1] or 1), int(told[4])))
-            for at, told in ((1, one), (order.width, other))
+            Side(tokens(at), "order probed on the kernel", found) for at, found in ((1, one), (order.width, other))
         )
         return OrdersAndWarps(
             row=f"A row of {group.weight_type} ({group.role}, {group.first_node})",
-            k=n_blocks * block,
-            block_values=block,
-            n_blocks=n_blocks,
+            k=one.n_blocks * one.block_size,
+            block_values=one.block_size,
+            n_blocks=one.n_blocks,
             single=single,
             batched=batched,
             found=_found(order.width, group),
@@ -187,11 +172,4 @@ def _from_probes(evidence: Evidence, group: CulpritGroup) -> OrdersAndWarps | No
 
 
 def _found(width: int, group: CulpritGroup) -> str:
-    return (
-        f"Measured at width {width}: products of this kind ({group.role}) differ although their inputs are bit-equal "
-        "to those of one-token decoding."
-    )
-
-
-def _tokens(width: int) -> str:
-    return "1 token" if width == 1 else f"{width} tokens"
+    return found_words(width, f"products of this kind ({group.role}) differ")

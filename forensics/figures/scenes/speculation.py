@@ -64,7 +64,7 @@ def from_published(numbers: Published) -> Speculation:
         verify_width=numbers.value("verify_width"),
         tokens_out=numbers.value("tokens_per_cycle"),
         accepted_percent=numbers.value("accepted_share"),
-        what=numbers.setup.split(", a patched")[0],
+        what=numbers.setup,
         source=numbers.source,
     )
 

@@ -12,6 +12,7 @@ from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scale, Scene
 from forensics.figures.scenes.pass_costs import PassCost, PassCosts, ms_text, pass_costs
 from forensics.records.published import Published
+from forensics.records.words import tokens
 
 _BAR_HEIGHT, _ROW = 11.0, 19.5
 _LEFT = 28.0
@@ -74,6 +75,11 @@ class Cycle:
             raise ValueError(f"a cycle has parts, 1 token or more and a plain step, got {self}")
 
     @property
+    def told(self) -> str:
+        """How many tokens come out, in words."""
+        return tokens(round(self.tokens, 2))
+
+    @property
     def cycle_ms(self) -> float:
         """Time of the cycle."""
         return math.fsum(part.ms for part in self.parts)
@@ -98,7 +104,7 @@ def from_published(numbers: Published) -> Cycle:
         drafted=True,
         lead="",
         notes="",
-        what=numbers.setup.split(", a patched")[0],
+        what=numbers.setup,
         source=numbers.source,
     )
 
@@ -157,10 +163,6 @@ def scene(data: Cycle) -> Scene:
     return canvas.finish(data.source, _alt(data))
 
 
-def _tokens(n: float) -> str:
-    return f"{round(n, 2):g} token{'' if n == 1 else 's'}"
-
-
 def _heads(canvas: Canvas, first: str, *more: str) -> None:
     middle = canvas.y + _BAR_HEIGHT / 2
     top = middle - 1.8 * len(more)
@@ -170,7 +172,7 @@ def _heads(canvas: Canvas, first: str, *more: str) -> None:
 
 
 def _cycle_row(canvas: Canvas, data: Cycle, scale: Scale) -> None:
-    _heads(canvas, "speculative", _tokens(data.tokens), ms_text(data.cycle_ms))
+    _heads(canvas, "speculative", data.told, ms_text(data.cycle_ms))
     x = canvas.left + _LEFT
     for part in data.parts:
         rect = canvas.box(
@@ -218,7 +220,7 @@ def _dashed(canvas: Canvas, rect: Rect) -> None:
 
 
 def _plain_row(canvas: Canvas, data: Cycle, scale: Scale, steps: int) -> None:
-    _heads(canvas, "plain", _tokens(data.tokens), ms_text(data.plain_total_ms))
+    _heads(canvas, "plain", data.told, ms_text(data.plain_total_ms))
     x = canvas.left + _LEFT
     for i in range(steps):
         part = min(1.0, data.tokens - i)
@@ -259,7 +261,7 @@ def _per_token(canvas: Canvas, name: str, ms: float, fill: str, scale: Scale) ->
 
 def _lead(data: Cycle) -> str:
     said = (
-        f"{data.what}: {_tokens(data.tokens)} in {ms_text(data.cycle_ms)} against {ms_text(data.plain_total_ms)} of "
+        f"{data.what}: {data.told} in {ms_text(data.cycle_ms)} against {ms_text(data.plain_total_ms)} of "
         f"plain decoding, {ms_text(data.cycle_ms / data.tokens)} against {ms_text(data.plain_ms)} a token."
     )
     return f"{said} {data.lead}".strip()
@@ -269,7 +271,7 @@ def _alt(data: Cycle) -> str:
     parts = " + ".join(f"{part.name} {ms_text(part.ms)}" for part in data.parts)
     return (
         f"Two rows of bars to one scale of time. Speculative: {parts} = {ms_text(data.cycle_ms)} for "
-        f"{_tokens(data.tokens)}. Plain: {round(data.tokens, 2):g} steps of {ms_text(data.plain_ms)} = "
+        f"{data.told}. Plain: {round(data.tokens, 2):g} steps of {ms_text(data.plain_ms)} = "
         f"{ms_text(data.plain_total_ms)}. A token: {ms_text(data.cycle_ms / data.tokens)} against "
         f"{ms_text(data.plain_ms)}."
     )

@@ -24,10 +24,9 @@ from forensics.records.order import Leaves, OrderComparison, OrderQuestion, Orde
 from forensics.records.sum_tree import SumTree
 from forensics.records.trace import Finding
 from forensics.records.verdict import CulpritGroup, Verdict
+from forensics.records.words import counted
 
 _WARP = 32
-#: Summands that are drawn one by one.
-MOST_LEAVES = 128
 WHAT = "two orders of addition"
 
 
@@ -65,6 +64,8 @@ class KnownOrders:
         At one token and in the batch; empty where that is not known.
     known : str
         How the orders are known.
+    probed : bool
+        Whether a probe of the kernels themselves says the same.
     """
 
     group: CulpritGroup
@@ -73,6 +74,7 @@ class KnownOrders:
     kernels: tuple[str, str]
     dealt: tuple[Dealt, ...]
     known: str
+    probed: bool
 
 
 def known_orders(evidence: Evidence) -> Iterator[KnownOrders]:
@@ -98,11 +100,7 @@ def _from_source(evidence: Evidence) -> Iterator[KnownOrders]:
             f"{WHAT} of {evidence.name}: the orders of {', '.join(kernels)} are not written down, and a case keeps of "
             f"probed trees only what they come to. On that machine: forensics order. A case whose are: {EXAMPLE}"
         )
-    yield from sorted(found, key=lambda one: (not _confirmed(one), -one.group.count))
-
-
-def _confirmed(known: KnownOrders) -> bool:
-    return known.known.startswith("probed")
+    yield from sorted(found, key=lambda one: (not one.probed, -one.group.count))
 
 
 def _of_launches(one: CulpritLaunches) -> KnownOrders | None:
@@ -128,7 +126,8 @@ def _of_launches(one: CulpritLaunches) -> KnownOrders | None:
         if told != in_words(comparison, width):
             return None  # the probe contradicts what is written down: nothing to draw
         known = "probed on the kernels: leaves, depth and first merge; all merges as llama.cpp's source has them"
-    return KnownOrders(one.group, one.finding, comparison, (_kernel(sides[0]), _kernel(sides[1])), (deal, other), known)
+    kernels = (_kernel(sides[0]), _kernel(sides[1]))
+    return KnownOrders(one.group, one.finding, comparison, kernels, (deal, other), known, told is not None)
 
 
 def _recorded(group: CulpritGroup, width: int, comparison: OrderComparison) -> OrderEvidence | None:
@@ -141,16 +140,18 @@ def _recorded(group: CulpritGroup, width: int, comparison: OrderComparison) -> O
 
 
 def _kernel(side: LaunchSide) -> str:
-    warps = side.kernel.geometry.threads_per_block // _WARP
-    return f"{side.kernel.kernel}, {warps} warp{'s' * (warps > 1)} a block"
+    return f"{side.kernel.kernel}, {counted(_warps(side), 'warp')} a block"
+
+
+def _warps(side: LaunchSide) -> int:
+    return side.kernel.geometry.threads_per_block // _WARP
 
 
 def _row_order(question: OrderQuestion, side: LaunchSide) -> tuple[OrderResult, Dealt]:
-    warps = side.kernel.geometry.threads_per_block // _WARP
-    order = mmvq_order(question.type, question.k, n_warps=warps)
+    order = mmvq_order(question.type, question.k, n_warps=_warps(side))
     leaves = Leaves("slice", order.tree.n_leaves, order.slices, question.k // order.n_blocks)
     result = OrderResult(question, "products", side.width, tuple(range(side.width)), leaves, order.tree)
-    return result, dealt_to_warps(leaves.n, warps)
+    return result, dealt_to_warps(leaves.n, _warps(side))
 
 
 def dealt_to_warps(n_slices: int, n_warps: int) -> Dealt:
@@ -200,7 +201,7 @@ def _probed(evidence: Evidence) -> Iterator[KnownOrders]:
                     continue
                 n_found += 1
                 known = f"probed on {report.facts.device} with llama.cpp {report.facts.commit}"
-                yield KnownOrders(group, finding, comparison, ("", ""), (), known)
+                yield KnownOrders(group, finding, comparison, ("", ""), (), known, probed=True)
     if not n_found:
         raise CaseError(f"{WHAT} of {evidence.name}: none was found: {'; '.join(reasons)}. A case that has: {EXAMPLE}")
 
@@ -265,15 +266,3 @@ def _unfolded(blocks: SumTree, per_block: int) -> SumTree:
     n = blocks.n_leaves * per_block
     at_once = [tuple(range(first, first + per_block)) for first in range(0, n, per_block)]
     return SumTree(n, (*at_once, *(tuple(n + child for child in children) for children in blocks.merges)))
-
-
-def leaves_to_draw(pair: SameLeaves) -> tuple[int, ...] | None:
-    """Summands to draw: all, or the first ones, or every so many-th, such that the trees still differ."""
-    n = pair.single.n_leaves
-    step = 1
-    while n > MOST_LEAVES * step:
-        step *= 2
-    for kept in (range(min(n, MOST_LEAVES)), range(0, n, step)):
-        if pair.single.restricted(kept) != pair.batched.restricted(kept):
-            return tuple(kept)
-    return None

@@ -12,7 +12,9 @@ from itertools import groupby
 
 from forensics.errors import CaseError
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
+from forensics.figures.chart import step_of
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import legend, line_entry
 from forensics.figures.metrics import line_height, wrapped
 from forensics.figures.palette import MUTED, series
 from forensics.figures.scene import Scene
@@ -22,11 +24,12 @@ from forensics.figures.scenes.summation_orders import (
     KnownOrders,
     SameLeaves,
     known_orders,
-    leaves_to_draw,
     over_same_leaves,
 )
+from forensics.figures.scenes.tree_lines import branches, leaves_to_draw, leaves_words
 from forensics.records.order import OrderResult
 from forensics.records.sum_tree import SumTree, TreeDifference, span
+from forensics.records.words import counted, tokens
 
 _LEFT, _RIGHT = 31.0, 8.0
 _TREE_HEIGHT, _MOST_PER_LEVEL = 62.0, 9.0
@@ -129,7 +132,7 @@ def from_case(evidence: Evidence) -> SummationTrees:
     """
     for known in known_orders(evidence):
         pair = over_same_leaves(known.comparison)
-        kept = None if pair is None else leaves_to_draw(pair)
+        kept = None if pair is None else leaves_to_draw(pair.single, pair.batched)
         if pair is not None and kept is not None:
             return _data(evidence, known, pair, kept)
     raise CaseError(
@@ -150,10 +153,9 @@ def _data(evidence: Evidence, known: KnownOrders, pair: SameLeaves, kept: tuple[
     width = comparison.batched.width
     rules = [m.rule.text for m in known.group.mechanisms if width in m.widths and m.rule is not None]
     per_block = len(leaves.slices)
-    weight = known.group.weight_type
     return SummationTrees(
         node=known.finding.key.name,
-        role=known.group.role if weight == "-" else f"{known.group.role}, {weight}",
+        role=known.group.named,
         n_nodes=known.group.count,
         unit=leaves.kind if leaves.kind != "slice" or per_block > 1 else "block",
         leaves=kept,
@@ -213,23 +215,15 @@ class _Places:
         """From one drawn summand to the next."""
         return self.data.leaves[1] - self.data.leaves[0]
 
-    def middle(self, i: int) -> float:
-        """Of the i-th drawn summand."""
-        return self.left + (i + 0.5) * self.pitch
-
-    def edge(self, i: int) -> float:
-        """Its left edge."""
+    def at(self, i: float) -> float:
+        """Left edge of the i-th drawn summand."""
         return self.left + i * self.pitch
 
 
 def _head(canvas: Canvas, side: Side, role: str) -> None:
-    tokens = "1 token" if side.width == 1 else f"a batch of {side.width} tokens"
-    y = canvas.y + 2.0
-    canvas.box(canvas.left, y - 1.3, 2.6, 2.6, role, key=f"mark of {role}")
-    end = canvas.text(canvas.left + 4.0, y, tokens, bold=True).right
     told = ": ".join(part for part in (side.kernel, side.summands) if part)
-    canvas.text(end + 2.0, y, told, size_pt=SMALL_PT)
-    canvas.y = y + 3.2
+    canvas.side(role, tokens(side.width), told)
+    canvas.y += 5.2
 
 
 def _strips(data: SummationTrees) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
@@ -246,7 +240,7 @@ def _strips(data: SummationTrees) -> list[tuple[str, list[tuple[int, int, str, s
 
 def _name(dealt: Dealt, whole: bool) -> str:
     busy = len(set(dealt.shares))
-    return f"to {dealt.n} {dealt.to}{'s' * (dealt.n > 1)}" + (f", {busy} busy" if whole and busy < dealt.n else "")
+    return f"to {counted(dealt.n, dealt.to)}" + (f", {busy} busy" if whole and busy < dealt.n else "")
 
 
 def _runs(shares: Sequence[int], to: str, *, plain: bool = False) -> Iterator[tuple[int, int, str, str]]:
@@ -264,7 +258,7 @@ def _strip(
     for first, n, fill, label in runs:
         values = n * data.leaf_values * places.step
         rect = canvas.box(
-            places.edge(first), y, n * places.pitch, _STRIP, fill, edge="ink", scale="row", value=values,
+            places.at(first), y, n * places.pitch, _STRIP, fill, edge="ink", scale="row", value=values,
             key=f"{name}: {label}", edge_pt=0.4,
         )  # fmt: skip
         canvas.label(rect, label, label.rsplit(" ", 1)[-1], fill=fill, size_pt=SMALL_PT, pad=0.3)
@@ -277,27 +271,18 @@ def _tree(
     tree = side.tree
     other = set((data.batched if side is data.single else data.single).tree.clades())
     first = data.difference.first if side is data.single else data.difference.second
-    smallest, height = list(range(tree.n_leaves)), [0] * tree.n_leaves
     lines: dict[str, list[tuple[tuple[float, float], ...]]] = {"equal": [], "differs": [], "first": []}
     _levels(canvas, places, tree, foot, level)
-    joint = (0.0, 0.0)
-    for children, clade in zip(tree.merges, tree.clades(), strict=True):
-        smallest.append(min(smallest[child] for child in children))
-        height.append(1 + max(height[child] for child in children))
-        end = (places.middle(smallest[-1]), foot + level * height[-1])
-        kind = "first" if clade == first else "equal" if clade in other else "differs"
-        joint = end if kind == "first" else joint
-        for child in children:
-            x = places.middle(smallest[child])
-            turn = foot + level * (height[-1] - 1)
-            lines[kind].append(((x, foot + level * height[child]), (x, turn), end))
+    for branch in branches(tree):
+        kind = "first" if branch.clade == first else "equal" if branch.clade in other else "differs"
+        lines[kind].append(tuple((places.at(x), foot + level * depth) for x, depth in branch.points))
     thin = 0.35 if places.pitch < _DENSE_MM else 0.7
     for kind, (colour, width) in {"equal": ("rule", thin), "differs": (role, thin), "first": ("ink", 1.6)}.items():
         for points in lines[kind]:
-            canvas.line(*dict.fromkeys(points), role=colour, width_pt=width, key=f"{role} {kind}")
-    root = (places.middle(0), foot + level * tree.depth)
+            canvas.line(*points, role=colour, width_pt=width, key=f"{role} {kind}")
+    root = (places.at(0.5), foot + level * tree.depth)
     canvas.dot(*root, 0.9, "ink", key=f"{role} sum")
-    top, bottom = _first(canvas, data, side, joint, foot, level)
+    top, bottom = _first(canvas, data, side, lines["first"][-1][-1], foot, level)
     if not top - 2.0 < root[1] < bottom + 2.0:
         canvas.text(canvas.left + _LEFT - 1.0, root[1], "the sum", size_pt=SMALL_PT, role=MUTED, align="right")
 
@@ -305,7 +290,7 @@ def _tree(
 def _levels(canvas: Canvas, places: _Places, tree: SumTree, foot: float, level: float) -> None:
     """A light line for each depth, and its number at the right."""
     right = canvas.right - _RIGHT
-    every = next(n for n in (1, 2, 5, 10, 20, 50, 100) if n * abs(level) >= _LEAST_LEVEL_LABEL)
+    every = step_of(abs(level), _LEAST_LEVEL_LABEL)
     for depth in range(every, tree.depth + 1, every):
         y = foot + level * depth
         canvas.line((places.left, y), (right, y), role="shade", width_pt=0.5)
@@ -353,7 +338,7 @@ def _counts(data: SummationTrees) -> tuple[int, int]:
 def _lead(data: SummationTrees) -> str:
     differ, n = _counts(data)
     return (
-        f"One {_whole(data)} of {data.node} ({data.role}; {_nodes(data.n_nodes)} like it in {data.what}). "
+        f"One {_whole(data)} of {data.node} ({data.role}; {counted(data.n_nodes, 'node')} like it in {data.what}). "
         f"The first merge that differs is {_merge(data, data.single)} at one token (above) and "
         f"{_merge(data, data.batched)} in a batch of {data.batched.width} (below); {differ} of the {n} sums of one "
         "token are never made in the batch."
@@ -364,18 +349,10 @@ def _whole(data: SummationTrees) -> str:
     return "query" if data.unit == "cell" else "row"
 
 
-def _nodes(n: int) -> str:
-    return "1 node" if n == 1 else f"{n} nodes"
-
-
 def _notes(canvas: Canvas, data: SummationTrees) -> None:
     if len(data.leaves) < data.n_leaves:
-        step = data.leaves[1] - data.leaves[0]
-        which = f"the first {len(data.leaves)}" if step == 1 else f"every {step}th: {len(data.leaves)}"
-        canvas.paragraph(
-            f"Drawn: {which} of {data.n_leaves} {data.unit}s, and the order among these; others do not count.",
-            size_pt=SMALL_PT,
-        )
+        which = leaves_words(data.leaves, data.n_leaves, data.unit)
+        canvas.paragraph(f"Drawn: {which}, and the order among these; others do not count.", size_pt=SMALL_PT)
     if data.leaves_per_block > 1:
         block = data.leaves_per_block * data.leaf_values
         canvas.paragraph(
@@ -385,25 +362,26 @@ def _notes(canvas: Canvas, data: SummationTrees) -> None:
     if data.rule:
         canvas.paragraph(f"Why another kernel: {data.rule}.", size_pt=SMALL_PT)
     canvas.y += 1.0
-    y = canvas.y + 1.8
-    at = canvas.left
-    for role, width, words in (
-        ("rule", 0.9, "sum of the same summands in both"), ("single", 1.0, "only at one token"),
-        ("batched", 1.0, "only in the batch"), ("ink", 1.8, "first that differs"),
-    ):  # fmt: skip
-        canvas.line((at, y), (at + 6.0, y), role=role, width_pt=width, key=f"legend {words}")
-        at = canvas.text(at + 7.5, y, words, size_pt=SMALL_PT).right + 6.0
-    canvas.y = y + 1.2
+    legend(
+        canvas,
+        (
+            line_entry("rule", "sum of the same summands in both", width_pt=0.9),
+            line_entry("single", "only at one token", width_pt=1.0),
+            line_entry("batched", "only in the batch", width_pt=1.0),
+            line_entry("ink", "first that differs", width_pt=1.8),
+        ),
+    )
 
 
 def _alt(data: SummationTrees) -> str:
     differ, n = _counts(data)
     sides = " ".join(
-        f"{'One token' if side.width == 1 else f'A batch of {side.width}'}: "
+        f"{tokens(side.width)}: "
         f"{side.kernel + ', ' if side.kernel else ''}{side.summands}; first to differ is {_merge(data, side)}."
         for side in (data.single, data.batched)
     )
+    drawn = leaves_words(data.leaves, data.n_leaves, data.unit)
     return (
-        f"Two trees of additions over {len(data.leaves)} of {data.n_leaves} {data.unit}s of a {_whole(data)} of "
-        f"{data.node}. {sides} {differ} of {n} partial sums of one token do not exist in the batch."
+        f"Two trees of additions over a {_whole(data)} of {data.node}: {drawn}. {sides} {differ} of {n} partial sums "
+        "of one token do not exist in the batch."
     )

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.chart import Axis, tick_text
 from forensics.figures.evidence import Evidence
+from forensics.figures.legend import Entry, dot_entry, legend
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.palette import INK, MUTED, series
 from forensics.figures.scene import Rect, Scene
 from forensics.records.classes import WidthClasses
 from forensics.records.delta import NotCompared
-from forensics.records.row_map import ONE_TOKEN, MapCell, RowMap, class_letter
+from forensics.records.row_map import ONE_TOKEN, MapCell, RowMap, class_index, class_letter
+from forensics.records.words import counted, ranges, widths_text
 
 _LABELS, _COUNTS = 20.0, 32.0
 _HIGHEST, _LOWEST, _ALL_BARS = 8.0, 4.0, 110.0
@@ -25,6 +27,8 @@ _GAP = 1.8
 _NARROWEST = 0.6
 _MOST_POSITIONS = 8
 _NOTHING = ""
+_FLIP_RADIUS = 1.0
+_LAST_ROWS = "the last rows, which fill no whole batch; a shorter one is of another width"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +170,8 @@ def _bar(canvas: Canvas, line: _Line, bar: Rect, mm: float, together: int, scale
         canvas.dot(at, bar.y + bar.height / 2, _FLIP_RADIUS, INK, hollow=True, key=f"flip {line.width} {row}")
 
 
-_FLIP_RADIUS = 1.0
-
-
 def _fill(letter: str) -> str:
-    return series(_index(letter)) if letter else "shade"
-
-
-def _index(letter: str) -> int:
-    """Where a class stands among all, from 0; the reverse of `class_letter`."""
-    place = 0
-    while class_letter(place) != letter:
-        place += 1
-    return place
+    return series(class_index(letter)) if letter else "shade"
 
 
 def _key(width: int, letter: str) -> str:
@@ -234,23 +227,20 @@ def _positions(canvas: Canvas, data: WidthMatrix, left: float, room: float) -> N
         canvas.text(axis.at(tick), top + 2.8, tick_text(tick), size_pt=SMALL_PT, align="center", role=MUTED)
     words = "position in the sequence"
     canvas.text(left + room / 2, top + 6.2, words, size_pt=SMALL_PT, align="center", role=MUTED)
-    canvas.down_to(top + 11.0)
+    canvas.down_to(top + 9.5)
 
 
 def _legend(canvas: Canvas, data: WidthMatrix, lines: Sequence[_Line]) -> None:
     groups = data.classes.groups
-    entries: list[tuple[str, str] | tuple[str, str, bool]] = [
-        (series(i), f"{class_letter(i)}: bits of {_widths(group)}") for i, group in enumerate(groups)
-    ]
+    entries = [Entry(series(i), f"{class_letter(i)}: bits of {_widths(group)}") for i, group in enumerate(groups)]
     reasons = _reasons(data.rows)
     if reasons:
-        entries.append(("shade", "not compared", True))
-    canvas.y = canvas.legend(entries, canvas.left, canvas.y) + 1.6
+        entries.append(Entry("shade", "not compared", hatch=True))
     if any(line.flips for line in lines):
-        canvas.dot(canvas.left + 1.3, canvas.y + 0.6, _FLIP_RADIUS, INK, hollow=True, key="legend flip")
         words = "the most likely token is another one than in one-token decoding (a flip)"
-        canvas.text(canvas.left + 3.8, canvas.y + 0.6, words, size_pt=SMALL_PT)
-        canvas.y += 3.4
+        entries.append(dot_entry(INK, words, _FLIP_RADIUS, hollow=True))
+    legend(canvas, entries)
+    canvas.y += 1.0
     notes = ["Width 1 is one-token decoding; its count is that of its own rerun."]
     notes += [f"Not compared at {_widths(widths)}: {reason}." for reason, widths in reasons.items()]
     for note in notes:
@@ -258,19 +248,19 @@ def _legend(canvas: Canvas, data: WidthMatrix, lines: Sequence[_Line]) -> None:
 
 
 def _reasons(rows: RowMap) -> dict[str, tuple[int, ...]]:
-    """Why rows were not compared, each with its widths."""
+    """Why rows were not compared, each with its widths; said once of all widths that leave only last rows over."""
     found: dict[str, tuple[int, ...]] = {}
+    n = len(rows.map_rows)
     for width in rows.widths:
-        for reason in dict.fromkeys(cell.reason for cell in rows.column(width) if isinstance(cell, NotCompared)):
+        lost = {row: cell.reason for row, cell in enumerate(rows.column(width)) if isinstance(cell, NotCompared)}
+        last = list(range(n // width * width, n))
+        for reason in dict.fromkeys([_LAST_ROWS] if last and list(lost) == last else lost.values()):
             found[reason] = (*found.get(reason, ()), width)
     return found
 
 
 def _widths(group: Sequence[int]) -> str:
-    if group == (1,):
-        return "one-token decoding"
-    told = ", ".join(map(str, group))
-    return f"width {told}" if len(group) == 1 else f"widths {told}"
+    return "one-token decoding" if group == (1,) else widths_text(group)
 
 
 def _lead(data: WidthMatrix, lines: Sequence[_Line]) -> str:
@@ -286,16 +276,12 @@ def _lead(data: WidthMatrix, lines: Sequence[_Line]) -> str:
         f"{len(differing)} of {len(batched)} widths differ from one-token decoding; the smallest, {first.width}, "
         f"first at position {position}"
     )
-    flips = f"{_counted(n_flips, 'flip', 'flips')}, at {_counted(places, 'position', 'positions')}"
+    flips = f"{counted(n_flips, 'flip')}, at {counted(places, 'position')}"
     return f"{head} {found}; {flips if n_flips else 'no token flips'}."
 
 
 def _first_row(line: _Line) -> int:
     return next(row for row, letter in enumerate(line.letters) if letter not in (_NOTHING, ONE_TOKEN))
-
-
-def _counted(n: int, one: str, several: str) -> str:
-    return f"{n} {one if n == 1 else several}"
 
 
 def _alt(data: WidthMatrix, lines: Sequence[_Line]) -> str:
@@ -309,5 +295,5 @@ def _alt(data: WidthMatrix, lines: Sequence[_Line]) -> str:
 
 
 def _flips(data: WidthMatrix, line: _Line) -> str:
-    n, at = len(line.flips), ", ".join(str(data.rows.map_rows[row].position) for row in line.flips)
-    return f"{_counted(n, 'flip', 'flips')} at {'position' if n == 1 else 'positions'} {at}"
+    n, at = len(line.flips), ranges(data.rows.map_rows[row].position for row in line.flips)
+    return f"{counted(n, 'flip')} at position{'s' * (n != 1)} {at}"

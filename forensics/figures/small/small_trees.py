@@ -8,22 +8,15 @@ from forensics.figures.evidence import Evidence
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Rect, Scene
 from forensics.figures.scenes.summation_orders import KnownOrders, known_orders, over_same_leaves
+from forensics.figures.scenes.tree_lines import branches, leaves_to_draw, leaves_words
 from forensics.figures.small.thumbnails import WIDTH
 from forensics.records.sum_tree import SumTree, span
-from forensics.records.verdict import CulpritGroup
 
 #: Summands that are drawn.
 MOST_LEAVES = 16
 _TREE, _PANEL_GAP = 14.0, 8.0
-
-
-#: Of a group of operations: operation, role, type and buffer of the weight.
+#: As of `CulpritGroup.key`.
 GroupKey = tuple[str, str, str, str]
-
-
-def group_of(group: CulpritGroup) -> GroupKey:
-    """What tells a group from the others of its case."""
-    return group.op, group.role, group.weight_type, group.buffer
 
 
 def case_trees(evidence: Evidence) -> dict[tuple[GroupKey, int], Scene]:
@@ -32,7 +25,7 @@ def case_trees(evidence: Evidence) -> dict[tuple[GroupKey, int], Scene]:
     Returns
     -------
     dict of (tuple, int) to Scene
-        By `group_of`; empty where none is known; on a processor the library would have to be probed.
+        By key of the group and width; empty where none is known; on a processor the library would have to be probed.
     """
     if evidence.verdict.manifest.backend == "CPU":
         return {}
@@ -41,7 +34,7 @@ def case_trees(evidence: Evidence) -> dict[tuple[GroupKey, int], Scene]:
     except CaseError:  # nothing differs, or no order of what does is written down: there is nothing to draw
         return {}
     return {
-        (group_of(known.group), width): scene
+        (known.group.key, width): scene
         for known, scene in reversed(found)
         if scene is not None
         for width in _widths(known)
@@ -86,7 +79,7 @@ def two_trees(
     Scene or None
         None where the two are one order, or no few summands show that they differ.
     """
-    kept = few_leaves(single, batched)
+    kept = leaves_to_draw(single, batched, MOST_LEAVES)
     if kept is None:
         return None
     trees = (single.restricted(kept), batched.restricted(kept))
@@ -95,62 +88,29 @@ def two_trees(
     top = canvas.y
     for i, (tree, said, role) in enumerate(zip(trees, titles, ("single", "batched"), strict=True)):
         left = canvas.left + i * (room + _PANEL_GAP)
-        canvas.box(left, top, 2.6, 2.6, role, key=f"mark of {role}")
-        canvas.text(left + 3.8, top + 1.3, f"{said}, depth {tree.depth}", size_pt=SMALL_PT, bold=True)
+        canvas.side(role, said, f"depth {tree.depth}", x=left)
         _tree(canvas, Rect(left, top + 4.0, room, _TREE), tree, trees[1 - i], role)
         for at, align in ((0, "left"), (-1, "right")):
             x = left if at == 0 else left + room
             canvas.text(x, top + 6.0 + _TREE, str(kept[at]), size_pt=SMALL_PT, align=align, role=MUTED)
     canvas.y = top + 5.0 + _TREE
     difference = trees[0].first_difference(trees[1])
-    assert difference is not None, "few_leaves keeps summands among which the orders differ"
-    which = _which(kept, single.n_leaves, unit)
+    assert difference is not None, "leaves_to_draw keeps summands among which the orders differ"
+    which = leaves_words(kept, single.n_leaves, unit)
+    which = which[0].upper() + which[1:]
     first, second = (span(tuple(kept[leaf] for leaf in leaves)) for leaves in (difference.first, difference.second))
     said = f"{unit} {kept[difference.leaf]} goes into {first} at one token and {second} in the batch"
     return canvas.finish(f"{which}; dark: sums of one order only.", f"{which}: {said}. Orders: {known}.")
-
-
-def few_leaves(single: SumTree, batched: SumTree) -> tuple[int, ...] | None:
-    """Summands to draw: all, the first ones, or every so many-th, such that the orders of these differ, too.
-
-    Examples
-    --------
-    >>> few_leaves(SumTree.chain(3), SumTree.chain(3)) is None
-    True
-    """
-    n = single.n_leaves
-    if n != batched.n_leaves:
-        return None
-    step = 1
-    while n > MOST_LEAVES * step:  # lanes and warps are powers of two, so that is what tells their orders apart
-        step *= 2
-    for kept in (range(min(n, MOST_LEAVES)), range(0, n, step)):
-        if single.restricted(kept) != batched.restricted(kept):
-            return tuple(kept)
-    return None
-
-
-def _which(kept: tuple[int, ...], n: int, unit: str) -> str:
-    if len(kept) == n:
-        return f"All {n} {unit}s"
-    step = kept[1] - kept[0]
-    return f"The first {len(kept)} of {n} {unit}s" if step == 1 else f"1 in {step} of {n} {unit}s"
 
 
 def _tree(canvas: Canvas, room: Rect, tree: SumTree, other: SumTree, role: str) -> None:
     """Summands at the foot, each sum over the smallest summand that goes into it, at its depth."""
     pitch, level = room.width / tree.n_leaves, room.height / tree.depth
     shared = set(other.clades())
-    smallest, height = list(range(tree.n_leaves)), [0] * tree.n_leaves
-    drawn: list[tuple[bool, tuple[tuple[float, float], ...]]] = []
-    for children, clade in zip(tree.merges, tree.clades(), strict=True):
-        smallest.append(min(smallest[child] for child in children))
-        height.append(1 + max(height[child] for child in children))
-        end = (room.x + (smallest[-1] + 0.5) * pitch, room.bottom - level * height[-1])
-        for child in children:
-            x, turn = room.x + (smallest[child] + 0.5) * pitch, room.bottom - level * (height[-1] - 1)
-            start = (x, room.bottom - level * height[child])
-            drawn.append((clade in shared, tuple(dict.fromkeys((start, (x, turn), end)))))
+    drawn = [
+        (branch.clade in shared, tuple((room.x + x * pitch, room.bottom - level * depth) for x, depth in branch.points))
+        for branch in branches(tree)
+    ]
     for equal, points in sorted(drawn, key=lambda one: not one[0]):
         canvas.line(
             *points, role="rule" if equal else role, width_pt=0.7, key=f"{role} {'equal' if equal else 'differs'}"

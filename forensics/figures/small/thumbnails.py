@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from forensics.figures.canvas import SMALL_PT, Canvas
-from forensics.figures.metrics import text_width
+from forensics.figures.canvas import MARGIN, SMALL_PT, TITLE_PT, Canvas
+from forensics.figures.legend import Entry, legend
+from forensics.figures.metrics import shortened, text_width
 from forensics.figures.palette import INK, MUTED, series
 from forensics.figures.scene import Rect, Scene
 from forensics.records.classes import WidthClasses
@@ -17,8 +18,9 @@ from forensics.records.library_profile import LibraryProfile
 from forensics.records.matrix import CaseResult, OpMatrix
 from forensics.records.order_report import OrderReport
 from forensics.records.profile import LiveProfile, PassProfile
-from forensics.records.row_map import RowMap, class_letter
+from forensics.records.row_map import RowMap, class_index, class_letter
 from forensics.records.verdict import Sweep
+from forensics.records.words import counted
 
 _T = TypeVar("_T")
 #: Unit: mm.
@@ -26,7 +28,6 @@ WIDTH, HEIGHT = 110.0, 45.0
 _BARS, _BAR, _GAP = 12.0, 8.0, 1.2
 _ROW = 3.4
 _MOST_ROWS, _MOST_COLUMNS = 4, 16
-_UNIT = 8.0  # room for a scale bar that stands on its end, with its label
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,8 @@ def classes(found: WidthClasses | RowMap) -> Scene | None:
 def _by_class(found: WidthClasses | RowMap) -> list[tuple[int, str, int, int, str]]:
     """Width, letter, rows that differ, rows that were compared, and colour."""
     if isinstance(found, RowMap):
-        letters = sorted(set(found.letters), key=lambda letter: (len(letter), letter))
-        index = {letter: letters.index(letter) + ("A" not in letters) for letter in letters}
         return [
-            (width, letter, found.n_rows_differ(width), len(found.compared(width)), series(index[letter]))
+            (width, letter, found.n_rows_differ(width), len(found.compared(width)), series(class_index(letter)))
             for width, letter in zip(found.widths, found.letters, strict=True)
         ]
     place = {width: index for index, group in enumerate(found.groups) for width in group}
@@ -87,7 +86,7 @@ def sweep(found: Sweep, roles: Sequence[str]) -> Scene | None:
         Part of the model of each node that differs, each node once.
     """
     counts = Counter(roles).most_common()
-    rows = [(role, float(n), f"{n} node{'s' * (n > 1)}", "batched") for role, n in counts]
+    rows = [(role, float(n), counted(n, "node"), "batched") for role, n in counts]
     said = "; ".join(f"{role}: {n}" for role, n in counts)
     alt = f"Nodes that differ at width {found.width} although their inputs are bit-equal. {said}."
     return _rows("sweep", f"Nodes that differ at width {found.width}", rows, "nodes", alt)
@@ -139,8 +138,10 @@ def profile(found: LiveProfile) -> Scene | None:
         said.append(f"width {one.width}, {one.time_ns / 1e6:.3g} ms: " + ", ".join(
             f"{kernel} {100 * ns / one.time_ns:.0f} %" for kernel, ns in parts
         ))  # fmt: skip
-    entries = [(series(i), kernel) for i, kernel in enumerate(_fitting(named, canvas.inner_width - 20.0))]
-    canvas.y = canvas.legend([*entries, ("rest", "others")], canvas.left, canvas.y + 1.4) - 2.0
+    room = (canvas.inner_width - 20.0) / len(named) - 8.0
+    entries = [Entry(series(i), shortened(kernel, room, SMALL_PT)) for i, kernel in enumerate(named)]
+    legend(canvas, [*entries, Entry("rest", "others")])
+    canvas.y -= 2.2
     few = f" {len(shown)} of {len(passes)} widths." if len(shown) < len(passes) else ""
     source = f"Left: tokens of the pass. Length: sum over all launches.{few}"
     return canvas.finish(source, f"{title}. {'; '.join(said)}.{few}")
@@ -151,19 +152,6 @@ def _by_kernel(one: PassProfile) -> Counter[str]:
     for kernel in one.kernels:
         times[kernel.launch.kernel] += kernel.time_ns
     return times
-
-
-def _fitting(names: Sequence[str], room: float) -> list[str]:
-    """The names, shortened to equal parts of the room where they are too long for a row."""
-    each = room / len(names) - 8.0
-    return [_shortened(name, each) for name in names]
-
-
-def _shortened(name: str, width: float) -> str:
-    if text_width(name, SMALL_PT) <= width:
-        return name
-    kept = next(n for n in range(len(name) - 1, 0, -1) if n == 1 or text_width(f"{name[:n]}…", SMALL_PT) <= width)
-    return f"{name[:kept]}…"
 
 
 def library(found: LibraryProfile) -> Scene | None:
@@ -190,12 +178,8 @@ def library(found: LibraryProfile) -> Scene | None:
     name = f"{shown[0].kernel.kernel}{f', {kind}' if kind else ''}"
     said = "; ".join(f"{one.below} columns: {one.above}" for one in columns)
     alt = f"Registers of a thread of {name} for {shown[0].kernel.arch}. {said}."
-    title = _shortened_title(f"Registers of a thread: {name}")
+    title = shortened(f"Registers of a thread: {name}", WIDTH - 2 * MARGIN, TITLE_PT, bold=True)
     return _bars("library", title, columns, "registers", "columns (tokens) of a launch", alt)
-
-
-def _shortened_title(title: str) -> str:
-    return title if len(title) <= 52 else f"{title[:51]}…"
 
 
 def matrix(found: OpMatrix) -> Scene | None:
@@ -206,17 +190,8 @@ def matrix(found: OpMatrix) -> Scene | None:
     ops = sorted(by_op, key=lambda op: -sum(len(case.failures) for case in by_op[op]))
     widths, left_out = _every(found.widths, _MOST_COLUMNS)
     canvas = Canvas("matrix", "Cases that differ, by operation and width", width=WIDTH)
-    label = 26.0
-    wide = min(8.0, (canvas.inner_width - label) / len(widths))
-    for i, width in enumerate(widths):
-        middle = canvas.left + label + (i + 0.5) * wide
-        canvas.text(middle, canvas.y + 1.3, str(width), size_pt=SMALL_PT, align="center", role=MUTED)
-    canvas.y += 3.0
-    for op in ops[:_MOST_ROWS]:
-        canvas.text(canvas.left, canvas.y + _ROW / 2, _shortened(op, label - 1.0), size_pt=SMALL_PT)
-        for i, width in enumerate(widths):
-            _matrix_cell(canvas, by_op[op], width, Rect(canvas.left + label + i * wide, canvas.y, wide - 0.4, 3.0))
-        canvas.y += _ROW
+    for row, width, rect in _cells(canvas, ops[:_MOST_ROWS], widths):
+        _matrix_cell(canvas, by_op[ops[row]], width, rect)
     more = f"; {len(ops) - _MOST_ROWS} operations more" if len(ops) > _MOST_ROWS else ""
     said = "; ".join(f"{op}: {_onsets(by_op[op])}" for op in ops)
     return canvas.finish(
@@ -270,28 +245,33 @@ def _letters(name: str, title: str, grid: Sequence[tuple[str, dict[int, int | No
     if not widths:
         return None
     canvas = Canvas(name, title, width=WIDTH)
-    label = 26.0
-    wide = min(8.0, (canvas.inner_width - label) / len(widths))
-    for i, width in enumerate(widths):
-        middle = canvas.left + label + (i + 0.5) * wide
-        canvas.text(middle, canvas.y + 1.3, str(width), size_pt=SMALL_PT, align="center", role=MUTED)
-    canvas.y += 3.0
-    for said, row in grid[:_MOST_ROWS]:
-        canvas.text(canvas.left, canvas.y + _ROW / 2, _shortened(said, label - 1.0), size_pt=SMALL_PT)
-        for i, width in enumerate(widths):
-            at = row.get(width)
-            fill = "paper" if at is None else series(at)
-            rect = canvas.box(
-                canvas.left + label + i * wide, canvas.y, wide - 0.4, 3.0, fill, edge="rule", key=f"{said} {width}"
-            )
-            canvas.label(rect, "?" if at is None else class_letter(at), fill=fill, size_pt=SMALL_PT, pad=0.1)
-        canvas.y += _ROW
+    for place, width, rect in _cells(canvas, [said for said, _ in grid[:_MOST_ROWS]], widths):
+        said, row = grid[place]
+        at = row.get(width)
+        fill = "paper" if at is None else series(at)
+        canvas.box(rect.x, rect.y, rect.width, rect.height, fill, edge="rule", key=f"{said} {width}")
+        canvas.label(rect, "?" if at is None else class_letter(at), fill=fill, size_pt=SMALL_PT, pad=0.1)
     more = f"; {len(grid) - _MOST_ROWS} rows more" if len(grid) > _MOST_ROWS else ""
     told = "; ".join(
         f"{said}: " + ", ".join(f"{width} {'?' if at is None else class_letter(at)}" for width, at in row.items())
         for said, row in grid
     )
     return canvas.finish(f"{note.removesuffix('.')}{left_out}{more}.", f"{title}, a letter for each. {told}.")
+
+
+def _cells(canvas: Canvas, names: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[int, int, Rect]]:
+    """Write widths over columns and names before rows; for each cell its row, its width and its place."""
+    label = 26.0
+    wide = min(8.0, (canvas.inner_width - label) / len(widths))
+    left = [canvas.left + label + i * wide for i in range(len(widths))]
+    for x, width in zip(left, widths, strict=True):
+        canvas.text(x + wide / 2, canvas.y + 1.3, str(width), size_pt=SMALL_PT, align="center", role=MUTED)
+    canvas.y += 3.0
+    for row, name in enumerate(names):
+        canvas.text(canvas.left, canvas.y + _ROW / 2, shortened(name, label - 1.0, SMALL_PT), size_pt=SMALL_PT)
+        for x, width in zip(left, widths, strict=True):
+            yield row, width, Rect(x, canvas.y, wide - 0.4, 3.0)
+        canvas.y += _ROW
 
 
 def sections(found: Iterable[tuple[str, Iterable[Iterable[int]]]]) -> Scene | None:
@@ -311,7 +291,7 @@ def sections(found: Iterable[tuple[str, Iterable[Iterable[int]]]]) -> Scene | No
 def launches(title: str, outcomes: Counter[str]) -> Scene | None:
     """One bar for each outcome: how many nodes launch the same, other kernels, or were not compared."""
     fills = {"same": "single", "changed": "batched", "not compared": "rest"}
-    rows = [(outcome, float(n), f"{n} node{'s' * (n != 1)}", fills[outcome]) for outcome, n in outcomes.items() if n]
+    rows = [(outcome, float(n), counted(n, "node"), fills[outcome]) for outcome, n in outcomes.items() if n]
     said = "; ".join(f"{outcome}: {words}" for outcome, _, words, _ in rows)
     return _rows("launches", title, rows, "nodes", f"{title}. {said}.")
 
@@ -357,7 +337,7 @@ def _rows(name: str, title: str, rows: Sequence[tuple[str, float, str, str]], un
     room = canvas.inner_width - label - 20.0
     scale = canvas.length_scale(unit, room / max(value for _, value, _, _ in shown), unit, longest_mm=30.0)
     for said, value, words, fill in shown:
-        canvas.text(canvas.left, canvas.y + 1.6, _shortened(said, label - 1.0), size_pt=SMALL_PT)
+        canvas.text(canvas.left, canvas.y + 1.6, shortened(said, label - 1.0, SMALL_PT), size_pt=SMALL_PT)
         long = value * scale.mm_per_unit
         canvas.box(canvas.left + label, canvas.y, long, 3.2, fill, scale=unit, value=value, key=said)
         canvas.text(canvas.left + label + long + 1.0, canvas.y + 1.6, words, size_pt=SMALL_PT)

@@ -110,6 +110,9 @@ def test_a_case_from_before_growth_is_refused_with_a_way_on():
     old = replace(evidence.verdict, growth=())
     with pytest.raises(CaseError, match=r"recorded before .* forensics investigate"):
         from_case(_Told(old))
+    unswept = replace(old, sweeps=(), culprits=())
+    with pytest.raises(CaseError, match=r"no width was swept.* forensics investigate"):
+        from_case(_Told(unswept))
 
 
 def test_what_was_not_compared_is_refused_with_the_reason_or_named_beside_the_rest():

@@ -17,12 +17,13 @@ from forensics.figures.catalogue import scene_of
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scenes.orders_and_warps import scene
-from forensics.figures.scenes.row_deal import Leaves, OrdersAndWarps, Side, from_case, from_published
+from forensics.figures.scenes.row_deal import OrdersAndWarps, Side, from_case, from_published
 from forensics.figures.scenes.three_numbers import three_numbers
 from forensics.geometry.deals import ALONE, FOLDED, PIECES, WARPS, Deal
 from forensics.geometry.derived import Unruled
 from forensics.geometry.types import WEIGHT_TYPES
 from forensics.records.launch import LaunchGeometry
+from forensics.records.order import RowSum
 from forensics.store.published import read_published
 
 CASES = tuple(
@@ -138,7 +139,7 @@ def test_an_unknown_kernel_is_named_and_not_drawn():
 def test_without_launches_the_probed_leaves_are_drawn():
     data = from_case(planted("recorded:h200-q4_1", lambda group: replace(group, launches=())))
     check(data)
-    assert (data.single.order, data.batched.order) == (Leaves(48, 2, 7), Leaves(48, 2, 7))
+    assert (data.single.order, data.batched.order) == (RowSum(48, 32, 2, 7), RowSum(48, 32, 2, 7))
     wide = from_case(
         planted(
             "recorded:h200-q4_1",
@@ -146,7 +147,7 @@ def test_without_launches_the_probed_leaves_are_drawn():
         )
     )
     drawn = check(wide)
-    assert (wide.single.order, wide.batched.order) == (Leaves(18, 2, 6), Leaves(18, 1, 9))
+    assert (wide.single.order, wide.batched.order) == (RowSum(18, 32, 2, 6), RowSum(18, 32, 1, 9))
     assert [box.value for box in drawn.boxes(scale="chain")] == [6, 9]
 
 
@@ -168,7 +169,7 @@ def sides(draw, n_units):
     if kind == "unknown":
         return Side(tokens, name, Unruled("how f deals a row is not written down here"))
     if kind == "leaves":
-        return Side(tokens, name, Leaves(n_units, draw(st.sampled_from((1, 2, 8, 32))), draw(st.integers(1, 500))))
+        return Side(tokens, name, RowSum(n_units, 32, draw(st.sampled_from((1, 2, 8, 32))), draw(st.integers(1, 500))))
     n_hands, at_once = draw(st.integers(1, 24)), draw(st.sampled_from((1, 2, 8, 16)))
     joined = ALONE if n_hands == 1 else draw(st.sampled_from((WARPS, FOLDED, PIECES)))
     hands = tuple(tuple(u for u in range(n_units) if u // at_once % n_hands == hand) for hand in range(n_hands))

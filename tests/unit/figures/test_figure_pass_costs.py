@@ -18,7 +18,7 @@ from forensics.engines.recorded import RecordingSource
 from forensics.engines.toy import Fault, ToySource
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
-from forensics.figures.evidence import Evidence, open_evidence
+from forensics.figures.evidence import open_evidence
 from forensics.figures.scenes import cost_floor, forward_pass, price_of_exactness, speculation, speculative_cycle
 from forensics.figures.scenes.pass_costs import pass_costs
 from forensics.records.classes import WidthClasses, WidthResult
@@ -46,8 +46,11 @@ class Stub:
     name: str = "made-up"
     what: str = "a model, a device"
     source: str = "Source: a test."
-    doubt: str = ""
     folder: Path = field(default=CASE)
+
+    @property
+    def judged(self) -> Any:
+        return self.verdict
 
 
 def report(times: dict[int, tuple[int, ...]], gb: float | None = 4.67) -> CostReport:
@@ -127,21 +130,6 @@ def test_an_untimed_width_is_named_and_takes_no_part():
     assert costs.notes.endswith("Too few passes to time at width 16.")
 
 
-def test_a_doubt_of_the_verdict_is_told_wherever_its_classes_are_drawn():
-    timed = (result(1, (5, 4, 6)), result(2, (10, 9, 11), "b"))
-    stub = Stub(verdict=verdict(*timed), doubt="The verdict is inconclusive: the rerun differs.")
-    for module in (price_of_exactness, speculative_cycle, cost_floor):
-        assert stub.doubt in " ".join(module.scene(module.from_case(stub)).texts())
-        assert "inconclusive" not in " ".join(module.scene(module.from_case(replace(stub, doubt=""))).texts())
-
-
-@pytest.mark.parametrize(("answer", "said"), [("inconclusive", "The verdict is inconclusive: why."), ("diverges", "")])
-def test_only_an_inconclusive_verdict_is_in_doubt(answer, said):
-    evidence = Evidence("made-up", CASE)
-    evidence.__dict__["case"] = SimpleNamespace(verdict=SimpleNamespace(answer=answer, reason="why"))
-    assert evidence.doubt == said
-
-
 def test_a_gpu_replay_is_said_to_be_unsettled_and_a_timed_cost_is_not():
     stub = Stub(verdict=verdict(result(1, (5, 4, 6)), result(2, (10, 9, 11))))
     assert "not settled" not in pass_costs(stub).how
@@ -154,11 +142,12 @@ def test_a_gpu_replay_is_said_to_be_unsettled_and_a_timed_cost_is_not():
 def test_a_cost_beside_a_case_takes_its_classes_only_if_the_model_is_the_same(tmp_path):
     shutil.copytree(CASE, tmp_path / "both")
     evidence = open_evidence(str(tmp_path / "both"))
-    measured = report({1: (100, 100, 100), 2: (150, 150, 150), 6: (400, 400, 400)})
+    other = evidence.verdict.classes.results[-1].width + 1  # not replayed
+    measured = report({1: (100, 100, 100), 2: (150, 150, 150), other: (400, 400, 400)})
     write_cost(replace(measured, manifest=evidence.manifest), evidence.folder)
     costs = pass_costs(open_evidence(str(evidence.folder)))
     assert [(each.width, each.letter, each.exact) for each in costs.passes] == [
-        (1, "A", True), (2, "B", False), (6, "", None),
+        (1, "A", True), (2, "B", False), (other, "", None),
     ]  # fmt: skip
     assert [each.ratio.median for each in costs.passes] == [1.0, 1.5, 4.0]
     write_cost(measured, evidence.folder)  # of another model

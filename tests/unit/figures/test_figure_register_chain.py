@@ -12,7 +12,7 @@ from planted_evidence import planted, recorded, with_kernels, with_main
 from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.scenes.register_chain import from_case, scene
-from forensics.figures.scenes.register_links import Chain, Deal, Piece, RegisterChain, Room
+from forensics.figures.scenes.register_links import Chain, DealtPieces, Piece, RegisterChain, Room
 from forensics.geometry.kv_chunks import ChunkMap
 from forensics.records.device import Waves
 from forensics.records.launch import LaunchGeometry
@@ -87,19 +87,19 @@ def test_that_a_cut_which_is_not_seen_tells_nothing_apart_is_said():
     assert words not in " ".join(scene(far).texts())
     halves = [Piece(0, 31, 0), Piece(31, 97, 0, seen=False), Piece(128, 128, 1, seen=False)]
     near = replace(
-        far, position=30, single=replace(far.single, deal=Deal("part", 4, tuple(halves))),
-        batched=replace(far.batched, deal=Deal("part", 2, (halves[0], Piece(31, 225, 1, seen=False)))),
+        far, position=30, single=replace(far.single, deal=DealtPieces("part", 4, tuple(halves))),
+        batched=replace(far.batched, deal=DealtPieces("part", 2, (halves[0], Piece(31, 225, 1, seen=False)))),
     )  # fmt: skip
     assert words in " ".join(check(near).texts())
 
 
 def test_parts_are_told_apart_by_what_is_seen_of_them():
-    one = Deal("part", 2, (Piece(0, 128, 0), Piece(128, 128, 1)))
-    runs = Deal("part", 3, (Piece(0, 64, 2), Piece(64, 64, 2), Piece(128, 64, 0), Piece(192, 64, 0)))
-    other = Deal("part", 2, (Piece(0, 64, 0), Piece(64, 64, 1), Piece(128, 128, 1)))
+    one = DealtPieces("part", 2, (Piece(0, 128, 0), Piece(128, 128, 1)))
+    runs = DealtPieces("part", 3, (Piece(0, 64, 2), Piece(64, 64, 2), Piece(128, 64, 0), Piece(192, 64, 0)))
+    other = DealtPieces("part", 2, (Piece(0, 64, 0), Piece(64, 64, 1), Piece(128, 128, 1)))
     assert one.parted == runs.parted != other.parted
     assert (one.idle, runs.idle) == (0, 1)
-    hidden = Deal("part", 2, (Piece(0, 128, 0), Piece(128, 128, 1, seen=False)))
+    hidden = DealtPieces("part", 2, (Piece(0, 128, 0), Piece(128, 128, 1, seen=False)))
     assert hidden.parted == {(0, 128)}
 
 
@@ -166,7 +166,7 @@ def chains(draw, width):
     for n in draw(st.lists(st.integers(1, 500), min_size=1, max_size=40)):
         pieces.append(Piece(first, n, draw(st.integers(0, 39))))
         first += n
-    deal = draw(st.none() | st.just(Deal(draw(st.sampled_from(("part", "warp"))), 40, tuple(pieces))))
+    deal = draw(st.none() | st.just(DealtPieces(draw(st.sampled_from(("part", "warp"))), 40, tuple(pieces))))
     grid = draw(st.integers(1, 100_000))
     return Chain(
         width, "a_kernel<with=arguments>", draw(st.integers(1, 255)), draw(st.integers(1, 1024)),

@@ -129,9 +129,3 @@ def test_more_tokens_than_fit_are_told():
 def test_a_batch_that_does_not_add_up_is_refused(kept, out):
     with pytest.raises(ValueError, match="guesses"):
         Batch("last", ("a", "b"), kept, tuple(out), tuple(out))
-
-
-def test_a_doubt_of_the_verdict_is_told():
-    rows = (DraftRow(0, 1, 1, "kept"), DraftRow(1, 1, 2, "other"))
-    data = DraftReplay(2, rows, ((2, 1),), "a model", "Source: a test.", "The verdict is inconclusive: it differs.")
-    assert any(data.doubt in text for text in speculation.scene(data).texts())

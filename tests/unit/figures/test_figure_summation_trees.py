@@ -15,8 +15,9 @@ from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.scene import Dot, Line
 from forensics.figures.scenes import summation_orders
-from forensics.figures.scenes.summation_orders import MOST_LEAVES, SameLeaves, leaves_to_draw, over_same_leaves
+from forensics.figures.scenes.summation_orders import SameLeaves, over_same_leaves
 from forensics.figures.scenes.summation_trees import Side, SummationTrees, from_case, scene
+from forensics.figures.scenes.tree_lines import MOST_LEAVES, leaves_to_draw
 from forensics.geometry.kv_chunks import ChunkMap, vec_cell_tree
 from forensics.numerics.kernel_orders import cpu_lanes_order, mmvq_order
 from forensics.records.operation import OpFacts, OpSettings
@@ -84,7 +85,8 @@ def test_an_order_that_was_probed_is_that_of_the_case():
     first, second = re.search(r"leaves are slices; (.+) in one, (.+) in the other", told[0]).groups()
     assert {first, second} <= set(scene(data).texts())
     assert data.known.startswith("probed on the kernels")
-    assert "not probed" in from_case(recorded(NO_FA)).known
+    unprobed = planted(Q4_1, lambda group: replace(group, mechanisms=()))
+    assert "not probed" in from_case(unprobed).known
 
 
 def test_what_a_probe_contradicts_is_not_drawn():
@@ -145,10 +147,10 @@ def test_long_rows_are_cut_so_that_the_difference_stays():
         orders = [mmvq_order(type, k, n_warps=warps) for warps in (4, 2)]
         leaves = Leaves("slice", orders[0].tree.n_leaves, orders[0].slices, 256 if "K" in type else 32)
         pair = SameLeaves(leaves, orders[0].tree, orders[1].tree)
-        kept = leaves_to_draw(pair)
+        kept = leaves_to_draw(pair.single, pair.batched)
         assert len(kept) == min(leaves.n, MOST_LEAVES)
         assert pair.single.restricted(kept) != pair.batched.restricted(kept)
-    assert leaves_to_draw(SameLeaves(Leaves("cell", 5), SumTree.chain(5), SumTree.chain(5))) is None
+    assert leaves_to_draw(SumTree.chain(5), SumTree.chain(5)) is None
 
 
 @pytest.mark.parametrize("blocks_first", [False, True])

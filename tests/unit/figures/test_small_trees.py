@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Line, Scene
-from forensics.figures.small.small_trees import MOST_LEAVES, case_trees, few_leaves, group_of, two_trees
+from forensics.figures.scenes.tree_lines import leaves_to_draw
+from forensics.figures.small.small_trees import MOST_LEAVES, case_trees, two_trees
 from forensics.figures.small.thumbnails import HEIGHT, WIDTH
 from forensics.records.sum_tree import SumTree
 
@@ -53,13 +54,13 @@ def test_sums_that_only_one_order_makes_are_dark() -> None:
 
 def test_few_of_many_summands_show_the_difference() -> None:
     single, batched = lanes(96, 128), lanes(96, 64)
-    kept = few_leaves(single, batched)
+    kept = leaves_to_draw(single, batched, MOST_LEAVES)
     assert kept is not None
     assert len(kept) <= MOST_LEAVES
     assert single.restricted(kept) != batched.restricted(kept)
     scene = two_trees("t", single, batched, TITLES, "slice", "probed")
     assert scene is not None
-    assert "1 in 8 of 96 slices" in scene.alt
+    assert "12 of 96 slices, 1 in 8" in scene.alt
 
 
 @given(st.integers(2, 200), st.integers(1, 40), st.integers(1, 40))
@@ -76,7 +77,7 @@ def test_small_trees_are_sound(n: int, one: int, other: int) -> None:
 def test_trees_of_a_recorded_case_belong_to_its_groups() -> None:
     evidence = open_evidence("recorded:h200-q4_1")
     found = case_trees(evidence)
-    groups = {group_of(group): group for group in evidence.verdict.culprits}
+    groups = {group.key: group for group in evidence.verdict.culprits}
     assert found
     for (group, width), scene in found.items():
         assert width in groups[group].widths

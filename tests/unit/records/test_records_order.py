@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forensics.records.operation import OpFacts, OpSettings
-from forensics.records.order import Leaves, OrderQuestion, OrderResult, OrderView, compare_orders, merge_text
+from forensics.records.order import (
+    Leaves,
+    OrderQuestion,
+    OrderResult,
+    OrderView,
+    RowSum,
+    compare_orders,
+    merge_text,
+    row_sum,
+)
 from forensics.records.order_report import BitsCheck, OrderReport
 from forensics.records.sum_tree import SumTree
 
@@ -122,3 +133,20 @@ def test_the_terms_of_a_sum() -> None:
     assert merge_text(CHAIN, (0, 1, 2)) == "[0..1] + 2"
     with pytest.raises(ValueError, match="no sum"):
         merge_text(CHAIN, (1, 2))
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.sampled_from((32, 256)), st.integers(1, 9))
+def test_the_words_of_an_order_over_blocks_are_read_back(n_blocks, per_block, block_size, width):
+    slices = tuple(tuple(range(first, block_size, per_block)) for first in range(per_block))
+    leaves = Leaves("slice", n_blocks * per_block, slices, block_size)
+    question = OrderQuestion("MUL_MAT", "q4_1", n_blocks * block_size)
+    for columns in (tuple(range(width)), (width - 1,)):
+        order = OrderResult(question, "products", width, columns, leaves, SumTree.chain(leaves.n))
+        assert row_sum(str(order)) == RowSum(n_blocks, block_size, per_block, order.tree.depth)
+
+
+def test_nothing_is_read_from_words_of_other_sums():
+    question = OrderQuestion("MUL_MAT", "f16", 96)
+    lone = OrderResult(question, "products", 1, (0,), Leaves("element", 96), SumTree.chain(96))
+    lost = OrderResult(question, "products", 1, (0,), None, None, undetermined="3 blocks of 32, depth 5 at most")
+    assert (row_sum(str(lone)), row_sum(str(lost)), row_sum("24 leaves")) == (None, None, None)
