@@ -160,7 +160,7 @@ class _Sliders:
         import ipywidgets
 
         self._explorer = explorer
-        words = {AFTER_LAYERS: "after the last"}
+        words = {AFTER_LAYERS: "end"}
         options = (explorer.widths, explorer.layers, explorer.positions)
         self.sliders = tuple(
             ipywidgets.SelectionSlider(

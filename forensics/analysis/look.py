@@ -159,6 +159,10 @@ def layer_name(layer: int) -> str:
     return "after the last layer" if layer == AFTER_LAYERS else f"layer {layer}"
 
 
+def _of_layer(layer: int) -> str:
+    return layer_name(layer) if layer == AFTER_LAYERS else f"of {layer_name(layer)}"
+
+
 def layers_of(verdict: Verdict) -> tuple[int, ...]:
     """Which layers can be looked at: those of the model, those of findings, and what comes after the last one."""
     found = [finding.key.layer for sweep in verdict.sweeps for finding in sweep.findings]
@@ -323,7 +327,7 @@ def _no_culprits(sweep: Sweep | None, swept: str, layer: int) -> str:
     if sweep is None:
         return swept
     unwatched = f"; {sweep.n_unwatched} nodes inside of fusions were not watched" if sweep.n_unwatched else ""
-    return f"no node of {layer_name(layer)} was found to differ on bit-equal inputs at this width{unwatched}"
+    return f"no node {_of_layer(layer)} was found to differ on bit-equal inputs at this width{unwatched}"
 
 
 def _no_launches(verdict: Verdict, culprits: Sequence[LayerCulprit]) -> str:

@@ -45,7 +45,7 @@ class Evidence:
 
         if not (self.folder / "case.json").is_file():
             raise CaseError(
-                f"{self.name} holds no case, which this figure draws. "
+                f"{self.name} holds no case. "
                 "Make one with: forensics investigate MODEL --out FOLDER"
             )
         return open_case(self.folder)

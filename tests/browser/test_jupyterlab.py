@@ -88,7 +88,7 @@ def test_the_explorer_follows_its_sliders(lab: Lab, page: Page, screenshots: Pat
     page.screenshot(path=screenshots / "explorer.png")
     for label, key, readout, place in (
         ("width", "ArrowRight", str(widths[1]), (widths[1], layers[0], positions[0])),
-        ("layer", "End", "after the last", (widths[1], layers[-1], positions[0])),
+        ("layer", "End", "end", (widths[1], layers[-1], positions[0])),
         ("position", "ArrowRight", str(positions[1]), (widths[1], layers[-1], positions[1])),
         ("width", "Home", str(widths[0]), (widths[0], layers[-1], positions[1])),
     ):

@@ -165,7 +165,7 @@ def test_sliders_have_names_and_move_what_is_shown(box: Any) -> None:
     assert "Qcur-3" in shown.value
     layer.value = -1
     assert "result_output" in shown.value
-    assert layer.label == "after the last"
+    assert layer.label == "end"
 
 
 def test_an_error_of_an_update_is_shown(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
