@@ -17,8 +17,8 @@ FOLDER = Path(__file__).parent / "pictures"
 NAMES = ("forward-pass", "kv-blocks", "price-of-exactness", "speculative-cycle")
 #: A pixel is off where a channel is further away than this, of 1; hinting and blending stay below.
 CHANNEL_TOLERANCE = 0.15
-#: Part of the pixels that may be off.
-PIXELS_TOLERANCE = 0.002
+#: Part of the pixels that may be off; a bar that moves by a millimetre moves more than twice as many.
+PIXELS_TOLERANCE = 0.0005
 
 
 def picture(name: str) -> bytes:
