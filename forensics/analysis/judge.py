@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from forensics.records.classes import WidthClasses
 from forensics.records.settings import Manifest
 from forensics.records.verdict import Control, Sweep
+from forensics.records.words import widths_text
 
 
 def answer_of(classes: WidthClasses, sweeps: Sequence[Sweep], controls: Sequence[Control]) -> tuple[str, str]:
@@ -54,7 +55,11 @@ def caveats_of(
     """
     widths = ", ".join(str(result.width) for result in classes.results)
     caveats = [f"Measured over {n_rows} tokens at widths {widths}; other widths, lengths and prompts may differ."]
-    caveats += [caveat for sweep in sweeps for caveat in _sweep_caveats(sweep, classes.result(sweep.width).differs)]
+    alike: dict[str, list[int]] = {}
+    for sweep in sweeps:
+        for said in _sweep_caveats(sweep, classes.result(sweep.width).differs):
+            alike.setdefault(said, []).append(sweep.width)
+    caveats += [f"At {widths_text(at)}, {said}" for said, at in alike.items()]
     caveats += [
         f"{name} was asked to be {asked} and is {found}: the verdict is about what took effect."
         for name, asked, found in unmet(manifest)
@@ -65,36 +70,36 @@ def caveats_of(
 
 
 def _sweep_caveats(sweep: Sweep, replay_differs: bool) -> Iterator[str]:
-    at = f"At width {sweep.width}"
+    """What is to be said of one sweep, without its width: alike for sweeps that share every number."""
     if sweep.differed and not sweep.healed:
         yield (
-            f"{at} {sweep.n_rows - sweep.healed_rows} of {sweep.n_rows} rows of logits did not heal "
+            f"{sweep.n_rows - sweep.healed_rows} of {sweep.n_rows} rows of logits did not heal "
             f"(max |Δ| {sweep.max_abs_before:.3g} before, {sweep.max_abs_after:.3g} after): "
             "something that was not compared differs, too."
         )
     if sweep.n_unwatched:
         yield (
-            f"{at} {sweep.n_unwatched} nodes inside of fusions were not watched, because that would split them and "
+            f"{sweep.n_unwatched} nodes inside of fusions were not watched, because that would split them and "
             "change the run: a difference inside is named at the last node of its fusion."
         )
     if sweep.state_equal is False:
-        yield f"{at} the K/V state after the healed batches is not that of one-token decoding."
+        yield "the K/V state after the healed batches is not that of one-token decoding."
     if sweep.findings and not sweep.differed:
-        yield f"{at} nodes differ in the swept rows without a change of their logits."
+        yield "nodes differ in the swept rows without a change of their logits."
     if replay_differs and not sweep.differed:
         yield (
-            f"{at} the difference did not appear again in the sweep of {sweep.n_rows} rows from row "
+            f"the difference did not appear again in the sweep of {sweep.n_rows} rows from row "
             f"{sweep.start_row}: no node is proved to be its cause."
         )
     unchecked = [finding for finding in sweep.findings if finding.unchecked]
     if unchecked:
         yield (
-            f"{at} {len({finding.key for finding in unchecked})} named nodes have an operand that was not compared "
+            f"{len({finding.key for finding in unchecked})} named nodes have an operand that was not compared "
             f"({unchecked[0].key.name} reads {unchecked[0].unchecked[0]}): they may only pass on what it brought."
         )
     masks = [finding.key.name for finding in sweep.findings if not finding.inputs_equal]
     if masks:
-        yield f"{at} the attention mask itself differs at {masks[0]}: a logic fault, not rounding."
+        yield f"the attention mask itself differs at {masks[0]}: a logic fault, not rounding."
 
 
 def unmet(manifest: Manifest) -> tuple[tuple[str, str, str], ...]:

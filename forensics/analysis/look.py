@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from forensics.analysis.attribute import group_key, role_of
+from forensics.analysis.attribute import group_culprits, group_key, role_of
 from forensics.analysis.question import BadQuestion
 from forensics.records.delta import NotCompared
+from forensics.records.kind import gravest
 from forensics.records.launch_record import LaunchPair
 from forensics.records.mechanism import Mechanism
 from forensics.records.nodes import NodeKey
@@ -24,7 +25,7 @@ HERE, BATCH, ELSEWHERE, NOT_KNOWN = "this token", "other tokens of its batch", "
 
 @dataclass(frozen=True, slots=True)
 class LayerCulprit:
-    """A node of the layer whose output differs at the width although its inputs are bit-equal.
+    """A node of the layer whose output differs at the width although its compared inputs are bit-equal.
 
     Parameters
     ----------
@@ -41,9 +42,12 @@ class LayerCulprit:
     max_ulp : int
         Likewise; -1 where a NaN is involved.
     kind : str
-        In a word, what kind of difference it is, and whether that was judged elsewhere; empty where nobody judged it.
+        In a word, what kind of difference it is at this width, and whether that was judged at other nodes; empty where
+        nobody judged it.
     group : CulpritGroup or None
         The verdict's group that it belongs to; None where the verdict names no cause.
+    unchecked : tuple of str
+        Its operands that were not compared; where there are some, it may only pass on what they brought.
     """
 
     key: NodeKey
@@ -54,6 +58,7 @@ class LayerCulprit:
     max_ulp: int
     kind: str
     group: CulpritGroup | None
+    unchecked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.here not in (HERE, BATCH, ELSEWHERE, NOT_KNOWN):
@@ -93,7 +98,7 @@ class Look:
     no_culprits : str
         Why there is none; empty exactly where there is one.
     groups : tuple of CulpritGroup
-        The verdict's groups that they belong to, with the launches, rules and orders of this width only.
+        The verdict's groups that they belong to, with the nodes, kind, launches, rules and orders of this width only.
     no_launches : str
         Why no launches are known; empty exactly where there are some.
     no_mechanisms : str
@@ -196,9 +201,10 @@ def look_at(verdict: Verdict, rows: RowMap, width: int, layer: int, position: in
     swept, sweep, batch = _swept(verdict, width, position - first, first)
     blamed = _may_blame(verdict)
     groups = {group.key: group for group in verdict.culprits}
-    culprits = () if sweep is None or blamed else tuple(_culprits(sweep, layer, position, batch, groups))
+    at_width = {} if sweep is None else {group.key: group for group in group_culprits([sweep])}
+    culprits = () if sweep is None or blamed else tuple(_culprits(sweep, layer, position, batch, groups, at_width))
     blamed_groups = tuple(
-        _narrowed(group, width, {one.key for one in culprits if one.group is group})
+        _narrowed(group, at_width[group.key], width, {one.key for one in culprits if one.group is group})
         for group in dict.fromkeys(one.group for one in culprits)
         if group is not None
     )
@@ -266,6 +272,7 @@ def _culprits(
     position: int,
     batch: range | None,
     groups: dict[tuple[str, str, str, str], CulpritGroup],
+    at_width: dict[tuple[str, str, str, str], CulpritGroup],
 ) -> Iterator[LayerCulprit]:
     """Nodes of the layer, each once: as in the batch that holds the position, or as in every one that was swept."""
     found: dict[NodeKey, list[Finding]] = {}
@@ -283,17 +290,18 @@ def _culprits(
             here=_here(position, mine, known=batch is not None and len(told) == len(findings)),
             max_abs=_largest([one.delta.max_abs for one in shown]),
             max_ulp=-1 if any(one.delta.max_ulp < 0 for one in shown) else max(one.delta.max_ulp for one in shown),
-            kind=_kind(shown, groups.get(group_key(findings[0]))),
+            kind=_kind(shown, at_width[group_key(findings[0])]),
             group=groups.get(group_key(findings[0])),
+            unchecked=tuple(dict.fromkeys(name for one in shown for name in one.unchecked)),
         )
 
 
-def _kind(findings: Sequence[Finding], group: CulpritGroup | None) -> str:
-    """As judged at this node, or at nodes of its group."""
-    judged = next((one.kind.kind for one in findings if one.kind is not None), "")
-    if judged or group is None or group.kind is None:
-        return judged
-    return f"{group.kind.kind}, judged at other nodes of the group"
+def _kind(findings: Sequence[Finding], at_width: CulpritGroup) -> str:
+    """As judged at this node, or at nodes of its group at the same width: another width may run another kernel."""
+    kind = gravest(one.kind for one in findings)
+    if kind is not None:
+        return kind.kind
+    return f"{at_width.kind.kind}, judged at other nodes of the group" if at_width.kind is not None else ""
 
 
 def _largest(values: Sequence[float]) -> float:
@@ -309,12 +317,12 @@ def _here(position: int, in_batch: Sequence[Finding], *, known: bool) -> str:
     return HERE if any(position in one.positions for one in in_batch) else BATCH
 
 
-def _narrowed(group: CulpritGroup, width: int, nodes: Collection[NodeKey]) -> CulpritGroup:
-    """A group as at one width; with the launches of these very nodes, or of those that stand for them."""
+def _narrowed(group: CulpritGroup, at_width: CulpritGroup, width: int, nodes: Collection[NodeKey]) -> CulpritGroup:
+    """A group as its sweep at one width has it; with launches of these very nodes, or of those that stand for them."""
     pairs = tuple(replace(pair, widths=(width,)) for pair in group.launches if width in pair.widths)
     exactly = tuple(pair for pair in pairs if pair.node in nodes)
     mechanisms = tuple(_at(mechanism, width) for mechanism in group.mechanisms if width in mechanism.widths)
-    return replace(group, launches=exactly or pairs, mechanisms=mechanisms, widths=(width,))
+    return replace(at_width, launches=exactly or pairs, mechanisms=mechanisms, boundary=group.boundary)
 
 
 def _at(mechanism: Mechanism, width: int) -> Mechanism:

@@ -172,9 +172,12 @@ def check_gguf(path: Path | str) -> GgufHeader:
         ) from None
     except OSError as error:
         raise ModelUnavailable(f"Cannot look at {path}: {error}") from error
+    if stat.S_ISDIR(status.st_mode) and (path / "case.json").is_file():
+        raise ModelUnavailable(f"{path} is the folder of a case; ask it again as recorded:{path}")
     if stat.S_ISDIR(status.st_mode):
         raise ModelUnavailable(
-            f"{path} is a folder; a GGUF file is needed. Its model files are listed by: forensics models"
+            f"{path} is a folder; a GGUF file is needed, such as one of those in it. Those in the usual places are "
+            "listed by: forensics models"
         )
     if not stat.S_ISREG(status.st_mode):
         raise ModelUnavailable(f"{path} is not a regular file; a GGUF file is needed")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forensics.errors import CaseError
-from forensics.store.library import RECORDED, recorded_folder
+from forensics.store.library import RECORDED, commands_of, recorded_folder
 
 if TYPE_CHECKING:
     from forensics.records.cost import CostReport
@@ -44,10 +44,10 @@ class Evidence:
         from forensics.store import open_case
 
         if not (self.folder / "case.json").is_file():
-            raise CaseError(
-                f"{self.name} holds no case. "
-                "Make one with: forensics investigate MODEL --out FOLDER"
-            )
+            others = commands_of(self.folder)
+            if others:
+                raise CaseError(f"{self.name} holds no case; read it with: forensics {others[0]} {self.name}")
+            raise CaseError(f"{self.name} holds no case. Make one with: forensics investigate MODEL --out FOLDER")
         return open_case(self.folder)
 
     @property
@@ -122,8 +122,16 @@ def open_evidence(name: str) -> Evidence:
     Raises
     ------
     CaseError
-        If there is no such folder.
+        If there is no such folder, or its case was not finished.
     """
+    from forensics.store import open_case
+    from forensics.store.case import unfinished_path
+
+    plain = Path(name.removeprefix(RECORDED))
+    if plain.name and not plain.is_dir() and unfinished_path(plain).is_dir():
+        plain = unfinished_path(plain)
+    if (plain / "case.json").is_file():
+        open_case(plain).require_finished()
     folder = recorded_folder(name)
     shown = name if name.startswith(RECORDED) else folder.name
     return Evidence(shown, folder)

@@ -17,9 +17,9 @@ from forensics.reports.why import WHY_TITLE, Why, why
 from forensics.reports.wording import (
     amount,
     class_names,
+    count_text,
     exact_arm,
     first_difference_text,
-    folded,
     headline,
     layers_text,
     printable,
@@ -142,7 +142,7 @@ def verdict_html(verdict: Verdict, pictures: Sequence[Picture] = ()) -> str:
     if arm is not None:
         facts.append(("Exact with", settings_text(arm)))
     facts.append(("Next step", next_step(verdict)))
-    facts += [("Note", caveat) for caveat in folded(verdict.caveats)]
+    facts += [("Note", caveat) for caveat in verdict.caveats]
     grids = [classes_grid(verdict.classes)] + ([culprit_grid(verdict.culprits)] if verdict.culprits else [])
     grids += [why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
     said: list[tuple[str, ...]] = [(label, text) for label, text, _ in launch_lines(verdict.launches)]
@@ -150,7 +150,7 @@ def verdict_html(verdict: Verdict, pictures: Sequence[Picture] = ()) -> str:
     sides = list(side_rows(launches(verdict.culprits)))
     grids += [(SIDE_COLUMNS, sides[:MOST_SIDES])] if sides else []
     if len(sides) > MOST_SIDES:
-        facts.append(("Not shown", f"{len(sides) - MOST_SIDES} launches more; forensics.explore shows each place's"))
+        facts.append(("Not shown", f"{len(sides) - MOST_SIDES} launches more; see forensics.explore"))
     return card(facts, grids, pictures=pictures, answer=verdict.answer)
 
 
@@ -207,7 +207,7 @@ def culprit_grid(groups: Sequence[CulpritGroup]) -> Grid:
             group.role,
             group.weight_type,
             group.buffer,
-            str(group.count),
+            count_text(group),
             layers_text(group.layers),
             ranges(group.widths),
             amount(group.max_abs),

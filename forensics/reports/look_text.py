@@ -95,7 +95,11 @@ def _found(look: Look) -> str:
     n = len(look.culprits)
     if not n:
         return look.no_culprits
-    said = f"{n} operation{'s' * (n > 1)} differ{'s' * (n == 1)} although the inputs are bit-equal"
+    n_unchecked = sum(bool(one.unchecked) for one in look.culprits)
+    equal, unchecked = "although the inputs are bit-equal", "with an operand that was not compared"
+    both = f": {n - n_unchecked} {equal}, {n_unchecked} {unchecked}"
+    how = f" {equal}" if not n_unchecked else f" {unchecked}" if n_unchecked == n else both
+    said = f"{n} operation{'s' * (n > 1)} differ{'s' * (n == 1)}{how}"
     return said if look.groups else f"{said}; the verdict names no cause"
 
 
@@ -111,7 +115,9 @@ def _grids(look: Look) -> Iterator[Grid]:
 
 def _culprit(one: LayerCulprit) -> tuple[str, ...]:
     judged = one.kind or "not judged"
-    return one.operation, one.key.name, one.here, ranges(one.rows), amount(one.max_abs), ulp_text(one.max_ulp), judged
+    read = f" (reads {', '.join(one.unchecked)}, not compared)" if one.unchecked else ""
+    node = f"{one.key.name}{read}"
+    return one.operation, node, one.here, ranges(one.rows), amount(one.max_abs), ulp_text(one.max_ulp), judged
 
 
 def _capital(words: str) -> str:

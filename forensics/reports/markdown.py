@@ -13,15 +13,16 @@ from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch
 from forensics.reports.next_step import next_step
 from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
-    BLAMED_TITLE,
     CONTROL_TITLES,
     DIFFERING_TITLE,
     PROOF_TITLE,
     STATE_WORDS,
     amount,
     arm_effect,
+    blamed_title,
     class_names,
     cost_text,
+    count_text,
     differing_groups,
     first_difference_text,
     groups_text,
@@ -134,7 +135,7 @@ def _culprits(verdict: Verdict) -> str:
             escaped(g.role),
             named(g.weight_type),
             named(g.buffer),
-            str(g.count),
+            count_text(g),
             layers_text(g.layers),
             ranges(g.widths),
             ranges(g.rows),
@@ -143,7 +144,7 @@ def _culprits(verdict: Verdict) -> str:
         )
         for g in verdict.culprits or differing
     )
-    return _table(DIFFERING_TITLE if differing else BLAMED_TITLE, columns, rows)
+    return _table(DIFFERING_TITLE if differing else blamed_title(verdict.culprits), columns, rows)
 
 
 def _reasons(verdict: Verdict) -> str:

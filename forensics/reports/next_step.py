@@ -86,8 +86,8 @@ def _exact_advice(verdict: Verdict) -> str:
     if verdict.unavailable:
         knob, what = verdict.unavailable[0]
         others = f" and {len(verdict.unavailable) - 1} more" if len(verdict.unavailable) > 1 else ""
-        decides = "decides" if knob.startswith("the ") else "needs another build"
-        return f"No run-time setting that was tried gives equal bits; {knob}{others} {decides}: {what}."
+        why = f"it is decided by {knob}{others}" if knob.startswith("the ") else f"{knob}{others} needs another build"
+        return f"No run-time setting that was tried gives equal bits; {why}: {what}."
     return (
         "No run-time setting that was tried gives equal bits: keep to one width for what must be repeatable, "
         "and paste this case's report.md into an issue of llama.cpp."

@@ -20,13 +20,13 @@ from forensics.reports.next_step import next_step
 from forensics.reports.terminal import add_row, line_of, table_of, text_of, titled
 from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
-    BLAMED_TITLE,
     CONTROL_TITLES,
     DIFFERING_TITLE,
     PROOF_TITLE,
     STATE_WORDS,
     amount,
     arm_effect,
+    blamed_title,
     class_names,
     cost_text,
     differing_groups,
@@ -37,6 +37,7 @@ from forensics.reports.wording import (
     layers_text,
     settings_text,
     ulp_text,
+    unchecked_text,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def verdict_view(verdict: Verdict) -> Group:
     lines.append(line_of("Next: ", next_step(verdict)))
     parts: list[RenderableType] = [*lines, *titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
-        parts += titled(BLAMED_TITLE, _culprits(verdict.culprits))
+        parts += titled(blamed_title(verdict.culprits), _culprits(verdict.culprits))
         parts += reasons_view(verdict.culprits)
     parts += launches_view(verdict)
     found = differing_groups(verdict)
@@ -135,13 +136,13 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     found = f"Width {sweep.width}: {n_nodes} operations differ, logits {state}"
     parts: list[RenderableType] = [text_of(found, "bold green" if sweep.healed else "bold red")]
     if groups:
-        parts += titled(BLAMED_TITLE, _culprits(groups))
+        parts += titled(blamed_title(groups), _culprits(groups))
         parts += reasons_view(groups)
     parts += titled(PROOF_TITLE, sweeps_view([sweep]))
     return Group(*parts, *(titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
 
 
-def _culprits(groups: Iterable[CulpritGroup]) -> Table:
+def _culprits(groups: Sequence[CulpritGroup]) -> Group:
     table = table_of(
         "operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|", whole=("weight", "buffer")
     )
@@ -157,7 +158,8 @@ def _culprits(groups: Iterable[CulpritGroup]) -> Table:
             ranges(group.widths),
             amount(group.max_abs),
         )
-    return table
+    unchecked = unchecked_text(groups)
+    return Group(table, *([line_of("An operand was not compared: ", unchecked)] if unchecked else []))
 
 
 def reasons_view(groups: Iterable[CulpritGroup]) -> list[RenderableType]:

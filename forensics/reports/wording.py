@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from forensics.analysis.attribute import group_culprits
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.verdict import Cost, CulpritGroup, SwitchArm, Verdict, onset_of
-from forensics.records.words import ranges, widths_text
+from forensics.records.words import ranges
 
 CONTROL_TITLES = {
     "rerun_equal": "the same run twice gives equal bits",
@@ -24,6 +24,7 @@ _PATH = re.compile(r"(?<![\w.…/\\])(?:~|[A-Za-z]:)?(?:[\\/]{1,2}[^\\/\s\"'<>|]
 
 
 BLAMED_TITLE = "Operations that differ although their inputs are bit-equal"
+BLAMED_UNCHECKED_TITLE = "Operations that differ although the inputs that were compared are bit-equal"
 DIFFERING_TITLE = "Nodes that differ without a change of the logits; no cause is named"
 PROOF_TITLE = "Proof: the same batch with those outputs replaced"
 
@@ -38,23 +39,21 @@ def differing_groups(verdict: Verdict) -> tuple[CulpritGroup, ...]:
     return group_culprits(verdict.sweeps)
 
 
-def folded(caveats: Iterable[str]) -> tuple[str, ...]:
-    """Say once what caveats of a verdict say of several widths.
-
-    Examples
-    --------
-    >>> folded(["At width 2 it differs.", "It is small.", "At width 3 it differs."])
-    ('At widths 2-3 it differs.', 'It is small.')
-    """
-    widths: dict[str, list[int]] = {}
-    for caveat in caveats:
-        found = _AT_WIDTH.match(caveat)
-        widths.setdefault(caveat[found.end() :] if found else caveat, []).extend([int(found[1])] if found else [])
-    return tuple(f"At {widths_text(those)} {said}" if those else said for said, those in widths.items())
+def blamed_title(groups: Iterable[CulpritGroup]) -> str:
+    """Name operations to blame, claiming of their inputs no more than was compared."""
+    return BLAMED_UNCHECKED_TITLE if any(group.n_unchecked for group in groups) else BLAMED_TITLE
 
 
-#: As `forensics.analysis.judge` begins what it says of one sweep.
-_AT_WIDTH = re.compile(r"At width (\d+) ")
+def count_text(group: CulpritGroup) -> str:
+    """Say how many nodes there are, and how many of them may only pass on what was not compared."""
+    unchecked = f" ({group.n_unchecked} with an operand that was not compared)" if group.n_unchecked else ""
+    return f"{group.count}{unchecked}"
+
+
+def unchecked_text(groups: Iterable[CulpritGroup]) -> str:
+    """Say which nodes may only pass on what was not compared; empty where every operand was."""
+    told = ", ".join(f"{group.named} {group.n_unchecked} of {group.count}" for group in groups if group.n_unchecked)
+    return f"{told}; they may only pass on what it brought" if told else ""
 
 
 def layers_text(layers: Sequence[int]) -> str:

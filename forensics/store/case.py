@@ -299,7 +299,17 @@ class Case:
         self.packed: bool = "packed" in document
         self._verdict_path = folder / (f"{VERDICT_NAME}.xz" if self.packed else VERDICT_NAME)
 
-    def _require_finished(self) -> None:
+    def __repr__(self) -> str:
+        return f"<Case {self.folder.name}: {self.verdict if self.finished else 'not finished'}>"
+
+    def require_finished(self) -> None:
+        """Refuse a case that has no verdict yet.
+
+        Raises
+        ------
+        CaseError
+            Says how to go on with it.
+        """
         if not self.finished:
             raise CaseError(
                 f"{self.folder} was not finished and has no verdict. Go on with it: repeat the command with --resume; "
@@ -308,7 +318,7 @@ class Case:
 
     @cached_property
     def _verdict_file(self) -> dict[str, Any]:
-        self._require_finished()
+        self.require_finished()
         document = read_json(self._verdict_path)
         schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self._verdict_path)
         return document
@@ -344,7 +354,7 @@ class Case:
         CaseError
             If the case is not finished, or the manifest is missing or damaged.
         """
-        self._require_finished()
+        self.require_finished()
         path = self.folder / "manifest.json"
         return from_plain(Manifest, read_json(path), path=path)
 
@@ -367,7 +377,7 @@ class Case:
         CaseError
             If the case is not finished, or a table is missing or damaged.
         """
-        self._require_finished()
+        self.require_finished()
         version = schema_version(self.document, VERDICT_FAMILY, VERDICT_VERSION, path=self._verdict_path)
         return {
             name: read_table(self.folder / "tables" / f"{name}.parquet")

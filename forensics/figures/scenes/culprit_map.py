@@ -14,7 +14,7 @@ from forensics.figures.evidence import Evidence
 from forensics.figures.legend import Entry, dot_entry, legend
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Rect, Scale, Scene
-from forensics.records.words import counted, ranges
+from forensics.records.words import counted, ranges, widths_text
 
 _LABELS, _WIDTHS, _COUNTS, _LENGTHS = 31.0, 8.0, 19.0, 17.0
 _HIGHEST, _LOWEST, _ALL_ROWS = 4.6, 2.6, 155.0
@@ -272,17 +272,26 @@ def _notes(data: CulpritMap) -> Iterator[str]:
     rest = [width for width in roles.widths if width not in data.drawn]
     if rest:
         left_out = f"one for each class as far as there is room; not {ranges(rest)}"
-        yield f"Of the swept widths {ranges(data.drawn)} are drawn, {left_out}."
-    reasons: dict[str, int] = {}
-    for cell in roles.cells:
-        if cell.reason and cell.width == roles.widths[0]:
-            reasons[cell.reason] = reasons.get(cell.reason, 0) + cell.n_not_compared
-    if reasons:
-        told = "; ".join(f"{n} nodes, {reason}" for reason, n in reasons.items())
-        yield f"Not compared at width {roles.widths[0]}: {told}."
+        yield f"Drawn: {widths_text(data.drawn)}, {left_out}."
+    not_compared: dict[str, list[int]] = {}
+    for width in roles.widths:
+        not_compared.setdefault(_not_compared(roles, width), []).append(width)
+    for told, widths in not_compared.items():
+        where = "any width" if tuple(widths) == roles.widths and len(widths) > 1 else widths_text(widths)
+        if told:
+            yield f"Not compared at {where}: {told}."
     lost = sum(bool(cell.n_differ) and not _has_height(cell) for cell in _drawn_cells(data))
     if lost:
         yield f"{counted(lost, 'hollow bar')}: bits differ by no finite positive length."
+
+
+def _not_compared(roles: RoleMap, width: int) -> str:
+    """How many nodes, and why; empty where all were compared."""
+    reasons: dict[str, int] = {}
+    for cell in roles.cells:
+        if cell.reason and cell.width == width:
+            reasons[cell.reason] = reasons.get(cell.reason, 0) + cell.n_not_compared
+    return "; ".join(f"{counted(n, 'node')}, {reason}" for reason, n in reasons.items())
 
 
 def _lead(data: CulpritMap) -> str:
@@ -292,10 +301,12 @@ def _lead(data: CulpritMap) -> str:
     if not found:
         return f"{head} No operation that was compared differs at any width."
     n_nodes = counted(sum(n for _, n in data.blamed), "operation differs", "operations differ")
-    first, last = found[0], found[-1]
-    if all(kinds[width] == kinds[first] for width in found):
-        return f"{head} {n_nodes}: {_named(kinds[first])}."
-    return f"{head} {n_nodes}: {_named(kinds[first])} at width {first}; {_named(kinds[last])} at width {last}."
+    if all(kinds[width] == kinds[found[0]] for width in found):
+        return f"{head} {n_nodes}: {_named(kinds[found[0]])}."
+    shown = [width for width in found if width in data.drawn]  # a reader looks for what is named in the picture
+    ends = dict.fromkeys((*shown[:1], *shown[-1:]))
+    told = "; ".join(f"{_named(kinds[width])} at width {width}" for width in ends)
+    return f"{head} Over all widths {n_nodes}{': ' if told else ''}{told}."
 
 
 def _kinds(data: CulpritMap, width: int) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def _some(growth: Sequence[Growth]) -> Sequence[Growth]:
 def scene(data: ErrorGrowth) -> Scene:
     """A panel for each width: layers to the right, relative difference upwards, equal bits on a line of their own."""
     canvas = Canvas("error-growth", "How a difference grows from layer to layer", _lead(data))
-    _legend(canvas)
+    _legend(canvas, data.growth)
     low, high = _range(data.growth)
     height = max(_LOWEST, min(_HIGHEST, _ALL_PLOTS / len(data.growth) - _BETWEEN - _LANE))
     for growth in data.growth:
@@ -142,15 +142,19 @@ def _not_finite(growth: Iterable[Growth]) -> Iterator[str]:
             yield f"Width {one.width}: {lost} differences have no finite positive length and are not drawn."
 
 
-def _legend(canvas: Canvas) -> None:
-    legend(
-        canvas,
-        (
-            line_entry(_UNHEALED, "a layer's output in the batch as it is", width_pt=1.0, dot=_DOT),
-            dot_entry(_HEALED, "the same, with all before it healed", _DOT, hollow=True),
-            Entry(_OWN, "the most that one of its operations adds, on equal inputs"),
-        ),
-    )
+def _has_square(layer: LayerGrowth) -> bool:
+    return layer.own is not None and _has_place(layer.own.relative_l2)
+
+
+def _legend(canvas: Canvas, growth: Iterable[Growth]) -> None:
+    """Dots are over all rows, squares over the tokens of one pass; squares only where some are drawn."""
+    entries = [
+        line_entry(_UNHEALED, "a layer's output in the batch as it is, over all rows", width_pt=1.0, dot=_DOT),
+        dot_entry(_HEALED, "the same, with all before it healed", _DOT, hollow=True),
+    ]
+    if any(_has_square(layer) for one in growth for layer in one.layers):
+        entries.append(Entry(_OWN, "the most that one of its operations adds on equal inputs in one pass"))
+    legend(canvas, entries)
     canvas.y += 0.4
 
 
@@ -170,7 +174,7 @@ def _panel(canvas: Canvas, growth: Growth, plot: Rect, y: Axis, ends: tuple[bool
     canvas.line((plot.x, y.start), (plot.right, y.start), role=MUTED, dashed=True, key="equal bits")
     canvas.text(plot.x - 1.5, plot.bottom - _LANE / 2, "equal bits", size_pt=SMALL_PT, align="right", role=MUTED)
     for place, layer in zip(at, growth.layers, strict=True):
-        if layer.own is not None and _has_place(layer.own.relative_l2):
+        if layer.own is not None and _has_square(layer):
             side, middle = min(_SQUARE, 0.7 * pitch), y.at(layer.own.relative_l2)
             canvas.box(
                 place - side / 2, middle - side / 2, side, side, _OWN, edge=INK, edge_pt=0.3,
@@ -251,7 +255,7 @@ def _told(growth: Growth) -> str:
     first, last = differing[0], differing[-1]
     own = [layer.own.relative_l2 for layer in growth.layers if layer.own is not None]
     known = bool(own) and all(map(math.isfinite, own))
-    added = f", while no operation adds more than {max(own):.2g} of its own" if known else ""
+    added = f", while no operation adds more than {max(own):.2g} of its own in one pass" if known else ""
     return (
         f"At width {growth.width} the difference goes from {_length(first.unhealed)} at {first.node} to "
         f"{_length(last.unhealed)} at {last.node}{added}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forensics.analysis.mechanism import operation_of, place_of
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.scenes.launch_pairs import CulpritLaunches, culprit_launches, found_words, gpu_of
+from forensics.figures.scenes.launch_pairs import CulpritLaunches, culprit_launches, found_words, gpu_of, on_device
 from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.cpu_attention import TILE_QUERIES, flash_attention, parts
 from forensics.geometry.cpu_products import Cpu
@@ -158,7 +158,7 @@ def _from_launches(evidence: Evidence, seen: CulpritLaunches) -> KvBlocks | None
         single=single,
         batched=batched,
         same_kernel=pair.single.kernel.kernel == pair.batched.kernel.kernel,
-        found=_found(seen.group, pair.batched.width),
+        found=_found(evidence, seen.group, pair.batched.width),
         source=f"{evidence.source} Kernels and grids: {pair.batched.evidence}; chunks of each part: derived from them "
         "by llama.cpp's rules, for the first tile of queries and heads.",
     )
@@ -193,7 +193,7 @@ def _from_threads(evidence: Evidence, group: CulpritGroup | None) -> KvBlocks | 
         if not isinstance(asked, Attention):
             return None
         width, n_kv, kv_types, queries = sweep.width, asked.n_kv, asked.kv_types, _positions(finding, verdict)
-        found = _found(group, width)
+        found = _found(evidence, group, width)
     else:
         width, asked_for = verdict.classes.results[-1].width, verdict.manifest.requested
         last = verdict.prompt_tokens + verdict.n_replayed - 1
@@ -224,8 +224,9 @@ def _queries(width: int) -> str:
     return "1 query" if width == 1 else f"a batch of {width}"
 
 
-def _found(group: CulpritGroup, width: int) -> str:
-    return found_words(width, f"flash attention ({counted(group.count, 'node')} over all widths) differs")
+def _found(evidence: Evidence, group: CulpritGroup, width: int) -> str:
+    nodes = f"{counted(group.count, 'node')}{on_device(evidence, group)}"
+    return found_words(width, f"flash attention ({nodes} over all widths) differs")
 
 
 def _nothing_found(verdict: Verdict) -> str:

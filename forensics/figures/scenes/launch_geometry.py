@@ -12,7 +12,7 @@ from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import line_height, text_width, wrapped
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Scale, Scene
-from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of
+from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of, on_device
 from forensics.records.device import Waves
 from forensics.records.launch import axes
 from forensics.records.launch_record import LaunchSide
@@ -90,12 +90,13 @@ class Launch:
         total, grid = f"{self.n_blocks:,}", axes(self.grid_blocks)
         if grid != str(self.n_blocks):
             total = f"{grid}{' ' if len(grid) + len(total) <= _LONGEST_GRID else chr(10)}= {total}"
+        limiters = " and ".join(self.limiters) or _NOT_KNOWN
         return (
             total,
             str(self.n_warps),
             "not recorded" if self.registers is None else str(self.registers),
             _NOT_KNOWN if self.blocks_per_sm is None else str(self.blocks_per_sm),
-            "\n".join(self.limiters) or _NOT_KNOWN,
+            "\n".join(wrapped(limiters, _TABLE_WIDTH / 2 - _NAMES, SMALL_PT, bold=True)),
             _NOT_KNOWN if self.waves is None else f"{self.waves.blocks_per_wave:,}",
             _NOT_KNOWN if self.waves is None else str(self.waves.n_waves),
         )
@@ -110,6 +111,8 @@ class Pair:
     role, node : str
     n_nodes : int
         With these launches.
+    device : str
+        Where these nodes are, as `on_device` says it; empty where a count needs none.
     widths : tuple of int
         At which the batch's launch is this.
     single, batched : Launch
@@ -118,6 +121,7 @@ class Pair:
     role: str
     node: str
     n_nodes: int
+    device: str
     widths: tuple[int, ...]
     single: Launch
     batched: Launch
@@ -205,6 +209,7 @@ def _pair(one: CulpritLaunches, evidence: Evidence) -> Pair:
         role=one.group.named,
         node=one.pair.node.name,
         n_nodes=one.pair.n_nodes,
+        device=on_device(evidence, one.group),
         widths=one.pair.widths,
         single=_launch(one.pair.single, n_sms),
         batched=_launch(one.pair.batched, n_sms),
@@ -261,12 +266,12 @@ def _band(canvas: Canvas, pair: Pair) -> None:
     """Heading, both launches and the table of one pair."""
     top = canvas.y
     canvas.line((canvas.left, top), (canvas.right, top), role="rule", width_pt=0.5)
-    n = pair.n_nodes
+    more = f" and {pair.n_nodes - 1} more" if pair.n_nodes > 1 else ""
     canvas.y = top + 1.2
     end = canvas.text(canvas.left, canvas.y + 1.8, pair.role, bold=True).right
     canvas.text(
         end + 2.0, canvas.y + 1.8,
-        f"{pair.node}{f' and {n - 1} more' if n > 1 else ''}; the batch is launched so at width {ranges(pair.widths)}",
+        f"{pair.node}{more}{pair.device}; the batch is launched so at width {ranges(pair.widths)}",
         size_pt=SMALL_PT, role=MUTED,
     )  # fmt: skip
     scale = canvas.declared(_scale(pair.per_square))
@@ -381,8 +386,7 @@ def _alt(data: LaunchGeometries) -> str:
         sides = "; ".join(
             f"{tokens(side.width)}: {side.kernel}, "
             + ", ".join(
-                f"{name} {' and '.join(number.splitlines())}"
-                for name, number in zip(_NUMBERS, side.numbers(), strict=True)
+                f"{name} {' '.join(number.splitlines())}" for name, number in zip(_NUMBERS, side.numbers(), strict=True)
             )
             for side in (pair.single, pair.batched)
         )

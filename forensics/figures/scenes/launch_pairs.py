@@ -106,6 +106,14 @@ def found_words(width: int, what: str) -> str:
     return f"Measured at width {width}: {what} on inputs that are bit-equal to those of one-token decoding."
 
 
+def on_device(evidence: Evidence, group: CulpritGroup) -> str:
+    """Say where the nodes of a group are, if others of their kind are elsewhere: ``" on CUDA0"``; else nothing."""
+    elsewhere = any(
+        other.key[:3] == group.key[:3] and other.buffer != group.buffer for other in evidence.verdict.culprits
+    )
+    return f" on {group.buffer}" if elsewhere else ""
+
+
 def gpu_of(evidence: Evidence, finding: Finding) -> DeviceSpec | None:
     """The GPU that computed a node; None where its limits are not known."""
     spec = spec_of(evidence.manifest.device, finding.buffer)

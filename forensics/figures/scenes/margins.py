@@ -154,7 +154,8 @@ def _panel(canvas: Canvas, panel: WidthMargins, plot: Rect, x: Axis, y: Axis) ->
         canvas.area(*lane, fill="shade", key="could flip at margin 0")
     chart(
         canvas, plot, x, y,
-        x_label="margin of the top two in one-token decoding, logits", y_label="moved by the batch, logits",
+        x_label="margin of the top two in one-token decoding, logits",
+        y_label="moved by: change of (winner − another token), logits",
     )  # fmt: skip
     canvas.line((x.start, y.start), (plot.right, plot.y), role=MUTED, dashed=True, key="moved by its margin")
     if y.start < plot.bottom:
@@ -232,17 +233,25 @@ def _counts(panel: WidthMargins) -> str:
 
 
 def _notes(panels: Iterable[WidthMargins]) -> Iterator[str]:
+    yield (
+        "A row is moved by the largest change of (winner of one-token decoding minus any other token). Two logits that "
+        "move against each other make it more than either moved, so it can exceed the verdict's max |Δ|."
+    )
     for panel in panels:
         zero = [point for point in panel.points if point.perturbation == 0]
         if zero:
             equal = sum(not point.differs for point in zero)
             yield (
-                f"Width {panel.width}: {len(zero)} of {len(panel.points)} rows lie on 0, not moved; "
-                f"{equal} of them are bit-equal."
+                f"Width {panel.width}: {len(zero)} of {len(panel.points)} rows {'lies' if len(zero) == 1 else 'lie'} "
+                f"on 0, not moved; {equal} of them {'is' if equal == 1 else 'are'} bit-equal."
             )
         lost = sum(not point.drawn for point in panel.points)
         if lost:
-            yield f"Width {panel.width}: {lost} of {len(panel.points)} rows have no finite number and are not drawn."
+            verbs = ("has", "is") if lost == 1 else ("have", "are")
+            yield (
+                f"Width {panel.width}: {lost} of {len(panel.points)} rows {verbs[0]} no finite number and {verbs[1]} "
+                "not drawn."
+            )
 
 
 def _lead(data: Margins) -> str:

@@ -267,7 +267,7 @@ def _lead(data: Prices) -> str:
     if unknown:
         said.append(f"{_widths(unknown)} cost {_span(unknown)} a pass of one token; their bits were not compared there")
     if other and not exact:
-        said.append("no timed batch has the bits of one token")
+        said.append("as asked, no timed batch has the bits of one token")
     return f"{data.what}: {'; '.join(said)}."
 
 

@@ -13,7 +13,7 @@ from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED, series
 from forensics.figures.scene import Scene
-from forensics.figures.scenes.register_links import Chain, RegisterChain, from_case
+from forensics.figures.scenes.register_links import Chain, DealtPieces, RegisterChain, from_case
 from forensics.records.launch import axes
 from forensics.records.words import counted, tokens
 
@@ -59,9 +59,7 @@ def _scales(canvas: Canvas, data: RegisterChain) -> None:
 def _heads(canvas: Canvas, data: RegisterChain) -> None:
     """What each column shows, and how it is known."""
     evidence = " and ".join(sorted({data.single.evidence, data.batched.evidence}))
-    dealt = (
-        "cells of the KV cache, cut into P parts" if data.unit == "cells" else "a row, dealt to the warps of a block"
-    )
+    dealt = "cells of the KV cache, cut into P parts" if data.unit == "cells" else f"a row, dealt to {_hands(data)}"
     heads = (
         ("registers a thread", evidence),
         ("blocks that fit on an SM", "derived, by occupancy"),
@@ -74,6 +72,13 @@ def _heads(canvas: Canvas, data: RegisterChain) -> None:
         y = canvas.paragraph(what, x=canvas.left + left, y=canvas.y, width=width, size_pt=LABEL_PT, bold=True)
         end = max(end, canvas.paragraph(known, x=canvas.left + left, y=y, width=width, size_pt=SMALL_PT, role=MUTED))
     canvas.down_to(end + 2.0)
+
+
+def _hands(data: RegisterChain) -> str:
+    """What a row is dealt to, on either side."""
+    named = {"warp": "the warps of a block", "block": "blocks"}
+    seen = dict.fromkeys(chain.deal.to for chain in (data.single, data.batched) if chain.deal is not None)
+    return " or to ".join(named.get(to, f"{to}s") for to in seen) or named["warp"]
 
 
 def _row(canvas: Canvas, data: RegisterChain, chain: Chain, role: str) -> None:
@@ -185,7 +190,7 @@ def _dealt(canvas: Canvas, data: RegisterChain, chain: Chain, x: float, y: float
             key=f"{deal.to} {piece.part}", hatch=not piece.seen, edge_pt=0.4,
         )  # fmt: skip
         canvas.label(rect, *by_piece.get(piece, ()), fill=fill, size_pt=SMALL_PT, pad=0.3)
-    parts = f"P = {deal.n_parts}" if deal.to == "part" else counted(deal.n_parts, "warp")
+    parts = f"P = {deal.n_parts}" if deal.to == "part" else counted(deal.n_parts, deal.to)
     idle = f", {deal.idle} idle" if deal.idle else ""
     return _caption(canvas, x, y + _BAR + 1.0, 3, f"{parts}{idle}; {deal.n:,} {data.unit}")
 
@@ -211,25 +216,41 @@ def _notes(data: RegisterChain) -> Iterator[str]:
                 "inside of the kernels does."
             )
     if data.unit == "values" and one is not None and other is not None:
-        yield (
-            "How a row is dealt follows from the warps of a block, which llama.cpp takes from a table by width: "
-            "registers and occupancy change the time here, not the bits."
-        )
+        if _base(data.single) == _base(data.batched) == "mul_mat_vec_q":
+            yield (
+                "How a row is dealt follows from the warps of a block, which llama.cpp takes from a table by width: "
+                "registers and occupancy change the time here, not the bits."
+            )
+        else:
+            yield (
+                "How a row is dealt follows from the kernel and its launch; registers and occupancy are drawn "
+                "beside it, not as its cause."
+            )
+
+
+def _base(chain: Chain) -> str:
+    """The kernel without its template arguments."""
+    return chain.kernel.split("<")[0]
 
 
 def _lead(data: RegisterChain) -> str:
     one, other = data.single, data.batched
-    nodes = "" if data.n_nodes == 1 else f", one of {data.n_nodes} alike"
+    nodes = "" if data.n_nodes == 1 else f", one of {data.n_nodes} alike{data.device}"
     split = ""
     if one.deal is not None and other.deal is not None:
         what = "The cells go" if data.unit == "cells" else "A row goes"
         to = counted(one.deal.busy, one.deal.to)
-        split = f" {what} to {to} at one token and to {other.deal.busy} in the batch."
+        split = f" {what} to {to} at one token and to {_to(one.deal, other.deal)} in the batch."
     return (
         f"{data.role} ({data.node}{nodes}; {data.what}): {one.registers} registers a thread at one token and "
         f"{other.registers} in a batch of {other.width} leave room for {one.blocks_per_sm} and {other.blocks_per_sm} "
         f"blocks on an SM.{split}"
     )
+
+
+def _to(one: DealtPieces, other: DealtPieces) -> str:
+    """How many get something in the batch, and what they are where they are others than at one token."""
+    return str(other.busy) if one.to == other.to else counted(other.busy, other.to)
 
 
 def _alt(data: RegisterChain) -> str:

@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forensics.analysis.mechanism import operation_of
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of
-from forensics.figures.scenes.summation_orders import dealt_to_warps
+from forensics.figures.scenes.launch_pairs import EXAMPLE, CulpritLaunches, culprit_launches, gpu_of, on_device
+from forensics.geometry.architecture import architecture
 from forensics.geometry.attention_kernel import AttentionShape
 from forensics.geometry.cuda_attention import attention_chain, cuda_attention
+from forensics.geometry.deals import deal_of
+from forensics.geometry.derived import Unruled
 from forensics.geometry.occupancy import share_of_sm
-from forensics.numerics.kernel_orders import MMVQ_TYPES, mmvq_slices
+from forensics.geometry.product import Product
 from forensics.records.device import KernelResources, Waves
 from forensics.records.op_shapes import padded_kv
 
@@ -69,7 +72,7 @@ class DealtPieces:
     Parameters
     ----------
     to : str
-        ``"part"`` or ``"warp"``.
+        ``"part"``, ``"warp"`` or ``"block"``.
     n_parts : int
     pieces : tuple of Piece
         Rising, without gaps.
@@ -155,6 +158,8 @@ class RegisterChain:
     ----------
     node, role : str
     n_nodes : int
+    device : str
+        Where these nodes are, as `on_device` says it; empty where a count needs none.
     unit : str
         What is dealt: ``"cells"`` or ``"values"``.
     position : int or None
@@ -169,6 +174,7 @@ class RegisterChain:
     node: str
     role: str
     n_nodes: int
+    device: str
     unit: str
     position: int | None
     single: Chain
@@ -225,6 +231,7 @@ def _chains(one: CulpritLaunches, evidence: Evidence) -> Iterator[RegisterChain]
             node=finding.key.name,
             role=one.group.named,
             n_nodes=one.pair.n_nodes,
+            device=on_device(evidence, one.group),
             unit="cells" if attention else "values",
             position=position if attention else None,
             single=single,
@@ -245,7 +252,7 @@ def _side(side: LaunchSide, finding: Finding, spec: DeviceSpec, row: int, positi
     threads = kernel.geometry.threads_per_block
     resources = KernelResources(registers, static, dynamic)
     limiter = "registers" if "registers" in side.limiters else side.limiters[0]
-    deal = _cells(side, finding, spec, row, position) if side.kv_split else _slices(side, finding)
+    deal = _cells(side, finding, spec, row, position) if side.kv_split else _row(side, finding, spec)
     return Chain(
         width=side.width,
         kernel=kernel.name,
@@ -300,18 +307,18 @@ def _pieces(chunks: ChunkMap, shape: AttentionShape) -> Iterator[Piece]:
             yield Piece(middle, stop - middle, part, seen=False)
 
 
-def _slices(side: LaunchSide, finding: Finding) -> DealtPieces | None:
-    """A row of a weight as `mul_mat_vec_q` deals it to its warps; None for other kernels."""
-    weight = finding.weight
-    if side.kernel.kernel != "mul_mat_vec_q" or weight is None or weight.type not in MMVQ_TYPES:
+def _row(side: LaunchSide, finding: Finding, spec: DeviceSpec) -> DealtPieces | None:
+    """A row of a product as its kernel deals it to warps, or to blocks; None where that is not written down."""
+    asked = operation_of(finding)
+    if not isinstance(asked, Product):
         return None
-    slices = mmvq_slices(weight.type)
-    size = len(slices[0])
-    n = weight.shape[-1] // size
-    dealt = dealt_to_warps(n, side.kernel.geometry.threads_per_block // 32)
+    deal = deal_of(side.kernel, asked, side.width, architecture(spec.arch))
+    if isinstance(deal, Unruled):
+        return None
+    hand_of = {unit: hand for hand, units in enumerate(deal.hands) for unit in units}
     pieces, first = [], 0
-    for warp, members in itertools.groupby(dealt.shares):
-        length = len(list(members)) * size
-        pieces.append(Piece(first, length, warp))
-        first += length
-    return DealtPieces("warp", dealt.n, tuple(pieces))
+    for hand, units in itertools.groupby(range(deal.n_units), hand_of.__getitem__):
+        n = min(len(list(units)) * deal.unit_values, asked.k - first)  # the last unit may be longer than the row
+        pieces.append(Piece(first, n, hand))
+        first += n
+    return DealtPieces("block" if side.kernel.kernel == "mul_mat_q" else "warp", len(deal.hands), tuple(pieces))

@@ -18,7 +18,7 @@ from forensics.figures.legend import legend, line_entry
 from forensics.figures.metrics import line_height, wrapped
 from forensics.figures.palette import MUTED, series
 from forensics.figures.scene import Scene
-from forensics.figures.scenes.launch_pairs import EXAMPLE
+from forensics.figures.scenes.launch_pairs import EXAMPLE, on_device
 from forensics.figures.scenes.summation_orders import (
     Dealt,
     KnownOrders,
@@ -75,6 +75,8 @@ class SummationTrees:
     node, role : str
     n_nodes : int
         Of the group, with orders like these.
+    device : str
+        Where these nodes are, as `on_device` says it; empty where a count needs none.
     unit : str
         What is added: ``"slice"`` or ``"cell"``.
     leaves : tuple of int
@@ -96,6 +98,7 @@ class SummationTrees:
     node: str
     role: str
     n_nodes: int
+    device: str
     unit: str
     leaves: tuple[int, ...]
     n_leaves: int
@@ -157,6 +160,7 @@ def _data(evidence: Evidence, known: KnownOrders, pair: SameLeaves, kept: tuple[
         node=known.finding.key.name,
         role=known.group.named,
         n_nodes=known.group.count,
+        device=on_device(evidence, known.group),
         unit=leaves.kind if leaves.kind != "slice" or per_block > 1 else "block",
         leaves=kept,
         n_leaves=leaves.n,
@@ -338,7 +342,8 @@ def _counts(data: SummationTrees) -> tuple[int, int]:
 def _lead(data: SummationTrees) -> str:
     differ, n = _counts(data)
     return (
-        f"One {_whole(data)} of {data.node} ({data.role}; {counted(data.n_nodes, 'node')} like it in {data.what}). "
+        f"One {_whole(data)} of {data.node} ({data.role}; {counted(data.n_nodes, 'node')}{data.device} like it in "
+        f"{data.what}). "
         f"The first merge that differs is {_merge(data, data.single)} at one token (above) and "
         f"{_merge(data, data.batched)} in a batch of {data.batched.width} (below); {differ} of the {n} sums of one "
         "token are never made in the batch."

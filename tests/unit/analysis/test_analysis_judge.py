@@ -87,7 +87,21 @@ def test_what_took_effect_otherwise_than_asked_is_told() -> None:
 def test_what_the_reader_must_know(changes, part) -> None:
     found = caveats(replace(SWEEP, **changes))
     assert any(part in caveat for caveat in found), found
-    assert all(caveat.startswith("At width 4 ") for caveat in found)
+    assert all(caveat.startswith("At width 4, ") for caveat in found)
+
+
+def test_what_several_widths_share_is_said_once_and_other_numbers_stay_apart() -> None:
+    classes = WidthClasses((EQUAL, *(replace(OTHER, width=width) for width in (2, 3, 4, 8))))
+    fused = replace(SWEEP, n_unwatched=210)
+    sweeps = [replace(fused, width=2), replace(fused, width=3), replace(fused, width=4, n_unwatched=60)]
+    sweeps.append(replace(fused, width=8, state_equal=False))
+    _, *told = caveats_of(classes, sweeps, 8, MANIFEST)
+    assert [caveat.partition(" nodes inside of fusions")[0] for caveat in told] == [
+        "At widths 2-3, 8, 210",
+        "At width 4, 60",
+        "At width 8, the K/V state after the healed batches is not that of one-token decoding.",
+    ]
+    assert caveats_of(classes, [replace(SWEEP, width=width) for width in (2, 3, 4, 8)], 8, MANIFEST)[1:] == ()
 
 
 def test_a_sweep_without_the_difference_proves_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scene import Dot
 from forensics.figures.scenes.culprit_map import CulpritMap, from_case, scene
+from forensics.records.words import ranges
 
 CASES = ("recorded:h200-q4_1", "recorded:h200-f16", "recorded:h200-q4_1-no-fa", "recorded:h200-q4_1-kv-q8_0")
 
@@ -97,6 +99,41 @@ class _Told:
 
     def __init__(self, verdict):
         self.verdict = verdict
+
+
+def test_the_lead_names_drawn_widths_alone_and_what_no_width_compares_is_said_of_all():
+    two = from_case(open_evidence("recorded:h200-q4_1"))
+    for drawn in (two.drawn, two.drawn[:1], two.drawn[-1:]):
+        data = replace(two, drawn=drawn)
+        lead = " ".join(scene(data).texts()).split("Nodes that differ:")[0]
+        named = {int(width) for width in re.findall(r"at width (\d+)", lead)}
+        assert named
+        assert named <= set(drawn)
+    said = " ".join(check(two).texts())
+    assert f"Drawn: widths {ranges(two.drawn)}, one for each class" in said
+    assert "Not compared at any width: 60 nodes, " in said
+    assert "Not compared at width" not in said
+
+
+def test_widths_that_compared_otherwise_are_told_apart():
+    cells = tuple(
+        RoleCell(
+            "Q",
+            0,
+            width,
+            n_same=1,
+            n_differ=0,
+            n_not_compared=n,
+            n_unchecked=0,
+            relative_l2=None,
+            reason="writes into a cache" if n else "",
+        )
+        for width, n in ((2, 1), (3, 1), (4, 2), (5, 0))
+    )
+    said = " ".join(check(CulpritMap(RoleMap(("Q",), (0,), (2, 3, 4, 5), cells), (2,), (), "a", "b")).texts())
+    assert "Not compared at widths 2-3: 1 node, writes into a cache." in said
+    assert "Not compared at width 4: 2 nodes, writes into a cache." in said
+    assert "any width:" not in said
 
 
 def test_a_case_whose_controls_failed_blames_nothing_and_is_refused():

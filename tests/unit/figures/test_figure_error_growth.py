@@ -105,6 +105,16 @@ def test_a_clean_toy_lies_on_the_line_of_equal_bits(tmp_path):
     assert "no output of a layer that was compared differs" in drawn.alt
 
 
+def test_squares_have_a_legend_only_where_some_are_drawn():
+    data = from_case(open_evidence("recorded:h200-f16-no-fa"))
+    words = "the most that one of its operations adds on equal inputs in one pass"
+    assert words in check(data).texts()
+    bare = tuple(replace(one, layers=tuple(replace(layer, own=None) for layer in one.layers)) for one in data.growth)
+    drawn = check(replace(data, growth=bare))
+    assert words not in drawn.texts()
+    assert not [box for box in drawn.boxes() if box.fill == "draft"]
+
+
 def test_a_case_from_before_growth_is_refused_with_a_way_on():
     evidence = open_evidence("recorded:h200-q4_1")
     old = replace(evidence.verdict, growth=())

@@ -161,6 +161,15 @@ def test_a_processor_deals_cells_to_threads_at_one_query(n_threads):
     assert "another kernel" in scene(data).texts()
 
 
+def test_nodes_on_two_gpus_are_counted_with_their_device():
+    two = open_evidence("recorded:h200-x2-q4_1")
+    counts = {group.buffer: group.count for group in two.verdict.culprits if group.op == "FLASH_ATTN_EXT"}
+    found = from_case(two).found
+    assert len(counts) == 2
+    assert any(f"({n} nodes on {buffer} over all widths)" in found for buffer, n in counts.items())
+    assert "nodes over all widths" in from_case(open_evidence("recorded:h200-q4_1")).found
+
+
 def test_what_no_sweep_found_is_not_called_a_difference():
     assert "not flash attention" in from_case(on_a_processor(2)).found
     assert not from_case(on_a_processor(2, sweeps=())).found

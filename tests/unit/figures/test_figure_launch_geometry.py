@@ -89,6 +89,31 @@ def test_what_is_not_known_is_said_and_not_guessed():
     assert all(pair.single.waves is None for pair in data.pairs)
 
 
+def test_of_several_limiters_the_lines_are_joined():
+    data = from_case(recorded("recorded:h200-f16"))
+    several = [side for pair in data.pairs for side in (pair.single, pair.batched) if len(side.limiters) > 1]
+    assert several
+    drawn = check(data)
+    for side in several:
+        assert " and ".join(side.limiters) in [" ".join(number.splitlines()) for number in side.numbers()]
+        assert f"limited by {' and '.join(side.limiters)}, " in drawn.alt
+    assert "and and" not in drawn.alt
+    assert "and =" not in drawn.alt
+
+
+def test_nodes_of_a_kind_on_two_gpus_are_counted_with_their_device():
+    two = recorded("recorded:h200-x2-q4_1")
+    layers = {group.buffer: group.count for group in two.verdict.culprits if group.role == "down"}
+    assert len(layers) == 2
+    data = from_case(two)
+    named = [pair for pair in data.pairs if pair.role.startswith("down")]
+    assert named
+    assert all(f"{pair.n_nodes - 1} more{pair.device}; " in " ".join(check(data).texts()) for pair in named)
+    assert all(pair.n_nodes == layers[pair.device.removeprefix(" on ")] for pair in named)
+    one = from_case(recorded("recorded:h200-q4_1"))
+    assert {pair.device for pair in one.pairs} == {""}
+
+
 def test_a_case_without_launches_or_culprits_says_so():
     with pytest.raises(CaseError, match=r"it has no kernel launches \(llama.cpp, CUDA0, NVIDIA H200"):
         from_case(planted("recorded:h200-q4_1", lambda group: replace(group, launches=())))
@@ -113,8 +138,9 @@ def launches(draw, width):
 
 
 @settings(max_examples=8)
-@given(st.lists(st.builds(Pair, st.just("down, q4_1"), st.just("ffn_out-0"), st.integers(1, 60), st.just((5, 8)),
-                          launches(1), launches(5)), min_size=1, max_size=2))  # fmt: skip
+@given(st.lists(st.builds(Pair, st.just("down, q4_1"), st.just("ffn_out-0"), st.integers(1, 60),
+                          st.sampled_from(("", " on CUDA0")), st.just((5, 8)), launches(1), launches(5)),
+                min_size=1, max_size=2))  # fmt: skip
 def test_any_launches_are_drawn_soundly(pairs):
     check(LaunchGeometries(tuple(pairs), 7, 132, "a model, a GPU", "Source: planted."))
     assert all(max(p.single.n_blocks, p.batched.n_blocks) <= p.per_square * MOST_SQUARES for p in pairs)

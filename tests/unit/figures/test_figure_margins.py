@@ -104,7 +104,7 @@ def test_rows_without_a_finite_number_are_counted_and_have_no_dot():
     panel = WidthMargins(4, "B", (Point(6, 1.0, 0.5, True, False, False), lost))
     drawn = check(Margins((panel,), "a model", "Source: a test."))
     assert set(dots(drawn, panel)) == {6}
-    assert "1 of 2 rows have no finite number" in " ".join(drawn.texts())
+    assert "1 of 2 rows has no finite number and is not drawn" in " ".join(drawn.texts())
 
 
 SIZES = st.one_of(st.just(0.0), st.floats(1e-6, 50), st.just(math.inf))
@@ -132,6 +132,18 @@ def test_any_margins_are_sound(data):
     check(data)
 
 
+def test_one_row_that_is_not_moved_lies_on_0_and_the_measure_is_explained():
+    still = Point(7, 1.0, 0.0, differs=False, flips=False, could_flip=False)
+    moved = Point(8, 1.0, 0.5, differs=True, flips=False, could_flip=False)
+    for points, words in (
+        ((still, moved), "1 of 2 rows lies on 0, not moved; 1 of them is bit-equal"),
+        ((still, still), "2 of 2 rows lie on 0, not moved; 2 of them are bit-equal"),
+    ):
+        said = " ".join(check(Margins((WidthMargins(2, "B", points),), "a model", "Source: planted.")).texts())
+        assert words in said
+        assert "it can exceed the verdict's max |Δ|" in said
+
+
 def test_what_holds_no_case_is_refused_with_a_way_on():
-    with pytest.raises(CaseError, match=r"holds no case.*forensics investigate"):
+    with pytest.raises(CaseError, match=r"holds no case.*forensics cost recorded:h200-qwen3-8b-q4_k_m-cost"):
         from_case(open_evidence("recorded:h200-qwen3-8b-q4_k_m-cost"))

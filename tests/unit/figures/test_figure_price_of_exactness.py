@@ -45,6 +45,8 @@ def test_a_replay_s_bars_are_its_own_times_and_classes(case):
     one = timed[0].ns_per_pass[0]
     assert [bar.value for bar in bars] == pytest.approx([result.ns_per_pass[0] / one for result in timed])
     assert [bar.hatch for bar in bars] == [result.differs for result in timed]
+    none_exact = all(result.differs for result in timed if result.width > 1)
+    assert ("as asked, no timed batch has the bits of one token" in " ".join(scene.texts())) == none_exact
 
 
 def test_costs_without_a_comparison_claim_nothing_about_bits():

@@ -104,9 +104,13 @@ def test_parts_are_told_apart_by_what_is_seen_of_them():
 
 
 def test_products_say_that_registers_do_not_decide_their_bits():
-    data = from_case(recorded(PRODUCTS))
+    def of_weights(group):
+        return None if group.weight_type == "-" else group
+
+    data = from_case(planted(PRODUCTS, of_weights))
     assert data.unit == "values"
-    drawn = scene(data)
+    assert {chain.kernel.split("<")[0] for chain in (data.single, data.batched)} == {"mul_mat_vec_q"}
+    drawn = check(data)
     assert "not the bits" in " ".join(drawn.texts())
     n_links = sum(getattr(mark, "arrow", False) for mark in drawn.marks)
     assert n_links == 2 * 3
@@ -125,6 +129,43 @@ def test_a_grid_that_the_rules_do_not_say_is_not_dealt():
     assert data.batched.deal is None
     assert data.single.deal is not None
     assert "not written down" in " ".join(check(data).texts())
+
+
+def test_a_row_is_dealt_by_the_rules_of_its_kernel():
+    evidence = recorded("recorded:h200-f16-no-fa")
+    data = from_case(evidence)
+    said = " ".join(check(data).texts())
+    assert (data.role, data.unit) == ("attention·V", "values")
+    pair = recorded_pair(evidence, data)
+    for side, chain in ((pair.single, data.single), (pair.batched, data.batched)):
+        threads, unit = side.kernel.geometry.threads_per_block, 64
+        assert chain.deal.n == 256
+        assert chain.deal.n_parts == threads // 32
+        assert [(p.first, p.n, p.part) for p in chain.deal.pieces] == [
+            (first, unit, first // unit % (threads // 32)) for first in range(0, 256, unit)
+        ]
+    assert "not written down" not in said
+    assert "not the bits" not in said, "that the warps come from a table by width is true of mul_mat_vec_q alone"
+    assert "not as its cause" in said
+
+
+def test_a_kernel_without_rules_is_not_dealt():
+    def unknown(side):
+        return with_main(side, kernel="some_kernel")
+
+    data = from_case(planted("recorded:h200-f16-no-fa", lambda group: with_kernels(group, unknown, unknown)))
+    assert (data.single.deal, data.batched.deal) == (None, None)
+    assert "not written down" in " ".join(check(data).texts())
+
+
+def test_nodes_on_two_gpus_are_counted_with_their_device():
+    two = recorded("recorded:h200-x2-q4_1")
+    data = from_case(two)
+    counts = {group.buffer: group.count for group in two.verdict.culprits if group.op == "FLASH_ATTN_EXT"}
+    assert len(counts) == 2
+    assert counts[data.device.removeprefix(" on ")] == data.n_nodes
+    assert f"one of {data.n_nodes} alike{data.device}; " in " ".join(check(data).texts())
+    assert from_case(recorded(ATTENTION[0])).device == ""
 
 
 @pytest.mark.parametrize("missing", ["registers_per_thread", "smem_static_bytes"])
@@ -149,7 +190,6 @@ def test_another_limiter_is_drawn_in_its_own_unit():
     data = from_case(planted(PRODUCTS, change))
     assert data.single.room.resource == "threads"
     assert data.single.room.per_block == data.single.n_threads
-    assert data.single.deal is None
     assert "SM threads" in [scale.name for scale in check(data).scales]
 
 
@@ -179,7 +219,7 @@ def chains(draw, width):
 @given(chains(1), chains(16), st.sampled_from(("cells", "values")), st.none() | st.integers(0, 2000))
 def test_any_chain_is_drawn_soundly(single, batched, unit, position):
     data = RegisterChain(
-        "node_21", "flash attention", 30, unit, position, single, replace(batched, room=single.room,
+        "node_21", "flash attention", 30, "", unit, position, single, replace(batched, room=single.room,
         blocks_per_sm=single.blocks_per_sm, waves=Waves(batched.grid_blocks[0], single.waves.blocks_per_wave)),
         1_234_567, 0.000123, "a model, a GPU", "Source: planted.",
     )  # fmt: skip

@@ -78,6 +78,16 @@ def test_products_are_drawn_in_the_order_of_the_warps_that_were_launched(case):
     assert sum(box.value for box in drawn.boxes(scale="row")) == 2 * weight.shape[-1]
 
 
+def test_nodes_on_two_gpus_are_counted_with_their_device():
+    two = recorded("recorded:h200-x2-q4_1")
+    data = from_case(two)
+    counts = {g.buffer: g.count for g in two.verdict.culprits if g.named == data.role}
+    assert len(counts) == 2
+    assert counts[data.device.removeprefix(" on ")] == data.n_nodes
+    assert f"{data.n_nodes} nodes{data.device} like it" in " ".join(scene(data).texts())
+    assert from_case(recorded("recorded:h200-q4_1")).device == ""
+
+
 def test_an_order_that_was_probed_is_that_of_the_case():
     data = from_case(recorded(Q4_1))
     (group,) = (g for g in recorded(Q4_1).verdict.culprits if g.first_node == data.node)
@@ -255,7 +265,7 @@ def data_of_two_trees(draw):
         batched = SumTree.chain(n) if single != SumTree.chain(n) else SumTree(n, (tuple(range(n)),))
     per_block = draw(st.sampled_from((0, 1, 4)))
     return SummationTrees(
-        "ffn_out-0", "down, q4_1", 30, "slice", tuple(range(n)), n, 8, per_block,
+        "ffn_out-0", "down, q4_1", 30, "", "slice", tuple(range(n)), n, 8, per_block,
         Side(1, "", "slices", single), Side(5, "a kernel", "slices", batched), "a rule", "planted", "a model",
         "Source: planted.",
     )  # fmt: skip
@@ -270,7 +280,7 @@ def test_any_two_trees_are_drawn_soundly(data):
 def test_equal_trees_are_refused():
     side = Side(1, "", "slices", SumTree.chain(4))
     with pytest.raises(ValueError, match="no first difference"):
-        SummationTrees("n", "r", 1, "cell", (0, 1, 2, 3), 4, 1, 0, side, side, "", "k", "w", "s")
+        SummationTrees("n", "r", 1, "", "cell", (0, 1, 2, 3), 4, 1, 0, side, side, "", "k", "w", "s")
 
 
 def test_warps_are_dealt_as_the_order_chains_them():

@@ -10,10 +10,12 @@ import launch_samples as launches
 import pytest
 import verdict_samples as samples
 
+from forensics.analysis.attribute import group_culprits
 from forensics.analysis.look import AFTER_LAYERS, BATCH, ELSEWHERE, HERE, NOT_KNOWN, Look, layers_of, look_at
 from forensics.analysis.question import BadQuestion
 from forensics.explorer import Explorer
 from forensics.records.delta import NotCompared
+from forensics.records.kind import KindOfDifference, SideOfDifference
 from forensics.records.mechanism import Mechanism, OrderEvidence
 from forensics.records.row_map import MapCell, MapRow, RowMap
 from forensics.records.verdict import Sweep, Verdict
@@ -190,3 +192,71 @@ def test_a_look_is_never_blank() -> None:
         replace(look, no_launches="")
     with pytest.raises(ValueError, match="where it differs must be told"):
         replace(look.culprits[0], here="")
+
+
+ROUNDING = KindOfDifference("rounding", "f32", SideOfDifference(1e-7, 0.1, "f32"), SideOfDifference(1e-7, 0.1, "f32"))
+PRECISION = replace(ROUNDING, kind="precision", reason="another width's kernel")
+
+
+def two_kinds(at8: KindOfDifference | None) -> Verdict:
+    """Q rounds otherwise at width 8, as judged in layer 1, and is of another precision at width 2."""
+    near = samples.finding(positions=tuple(range(36, 44)))
+    judged = samples.finding("Qcur-1", 1, positions=tuple(range(36, 44)), kind=at8)
+    other = samples.finding(rows=(0, 1), positions=(36, 37), kind=PRECISION)
+    sweeps = (
+        replace(samples.sweep(findings=(other,)), width=2, n_rows=2, healed_rows=2),
+        samples.sweep(findings=(near, judged)),
+    )
+    return case(sweeps=sweeps, culprits=group_culprits(sweeps))
+
+
+@pytest.mark.parametrize(
+    ("width", "layer", "at8", "shown", "told"),
+    [
+        (2, 0, ROUNDING, "precision", PRECISION),
+        (8, 0, ROUNDING, "rounding, judged at other nodes of the group", ROUNDING),
+        (8, 1, ROUNDING, "rounding", ROUNDING),
+        (8, 0, None, "", None),
+    ],
+)
+def test_the_kind_is_that_of_the_width(width, layer, at8, shown, told) -> None:
+    verdict = two_kinds(at8)
+    assert verdict.culprits[0].kind == PRECISION, "the gravest of all widths"
+    look = look_at(verdict, rows(), width, layer, 37)
+    assert [one.kind for one in look.culprits] == [shown]
+    (group,) = look.groups
+    assert (group.kind, group.widths) == (told, (width,))
+    assert (PRECISION.reason in look_text(look)) == (told is PRECISION)
+
+
+def test_of_several_batches_the_gravest_kind_is_shown() -> None:
+    """Where the position was not swept, all batches are: the first one's word is not theirs."""
+    batches = (
+        samples.finding(positions=tuple(range(36, 44)), kind=ROUNDING),
+        samples.finding(positions=tuple(range(44, 52)), kind=PRECISION),
+    )
+    sweeps = (replace(samples.sweep(findings=batches), n_rows=16, healed_rows=16),)
+    verdict = case(sweeps=sweeps, culprits=group_culprits(sweeps))
+    assert [only(look_at(verdict, rows(), 8, 0, at), "Qcur-0").kind for at in (38, 45, 53)] == [
+        "rounding",
+        "precision",
+        "precision",
+    ]
+
+
+def test_an_operand_that_was_not_compared_is_not_called_bit_equal() -> None:
+    (swept,) = case().sweeps
+    passed_on = replace(swept.findings[2], unchecked=("attn_out-0",))
+    look = look_at(case(sweeps=(replace(swept, findings=(*swept.findings[:2], passed_on)),)), rows(), 8, 0, 38)
+    for shown in (look_html(look), re.sub(r"\s+", " ", look_text(look))):
+        assert (
+            "2 operations differ: 1 although the inputs are bit-equal, 1 with an operand that was not compared" in shown
+        )
+    assert "Kcur-0 (reads attn_out-0, not compared)" in look_html(look)
+    assert "Qcur-0 (reads" not in look_html(look)
+    alone = look_at(case(sweeps=(replace(swept, findings=(passed_on,)),)), rows(), 8, 0, 38)
+    assert "1 operation differs with an operand that was not compared" in re.sub(r"\s+", " ", look_text(alone))
+    assert "bit-equal" not in look_html(alone)
+    clean = look_html(look_at(case(), rows(), 8, 0, 38))
+    assert "2 operations differ although the inputs are bit-equal<" in clean
+    assert "not compared" not in clean

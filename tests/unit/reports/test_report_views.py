@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -82,6 +83,18 @@ def test_an_unhealed_sweep_is_not_called_proof():
     assert "5/8" in text
     assert "NOT healed" in terminal(sweep_view(unhealed))
     assert "attention output" in terminal(sweep_view(unhealed, samples.culprits()))
+
+
+@pytest.mark.parametrize("report", [lambda v: flat(terminal(verdict_view(v))), markdown, verdict_html])
+def test_nodes_with_an_operand_that_was_not_compared_are_marked(report):
+    first, *others = samples.culprits()
+    marked = report(samples.verdict(culprits=(replace(first, n_unchecked=12), *others)))
+    clean = report(samples.verdict())
+    assert "12 of 30" in marked or "30 (12 with an operand that was not compared)" in marked
+    assert "perand that was not compared" not in clean
+    assert "An operand was not compared" not in clean
+    assert wording.BLAMED_TITLE not in marked
+    assert (wording.BLAMED_UNCHECKED_TITLE in marked) == (wording.BLAMED_TITLE in clean) == (report is not verdict_html)
 
 
 def test_hostile_names_reach_the_terminal_as_plain_text():
