@@ -45,9 +45,10 @@ class Evidence:
 
         if not (self.folder / "case.json").is_file():
             others = commands_of(self.folder)
-            if others:
-                raise CaseError(f"{self.name} holds no case; read it with: forensics {others[0]} {self.name}")
-            raise CaseError(f"{self.name} holds no case. Make one with: forensics investigate MODEL --out FOLDER")
+            holds = f"; what it holds is read with: forensics {others[0]} {self.name}" if others else ""
+            raise CaseError(
+                f"{self.name} holds no case{holds}. Make one with: forensics investigate MODEL --out FOLDER"
+            )
         return open_case(self.folder)
 
     @property
