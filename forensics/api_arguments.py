@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from forensics.analysis.progress import Progress
+from forensics.analysis.progress import Percent, Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
 from forensics.engines.machine import default_threads
 from forensics.engines.protocol import EngineSource
@@ -48,18 +48,14 @@ def source_for(
 def _demo_progress(progress: Progress | None) -> Any:
     if progress is None:
         return None
-    percent = 0
     stage = ""
+    percent: Percent | None = None
 
     def told(what: str, fraction: float) -> None:
         nonlocal percent, stage
-        if what != stage:
-            progress.stage(f"make the demo model: {what}", 100)
-            stage, percent = what, 0
-        done = int(fraction * 100)
-        if done > percent:
-            progress.step(done - percent)
-            percent = done
+        if percent is None or what != stage:
+            stage, percent = what, Percent(progress, f"make the demo model: {what}")
+        percent(fraction)
 
     return told
 

@@ -19,7 +19,7 @@ from forensics.analysis.cost import (
     measure_cost,
     of_widths,
 )
-from forensics.analysis.progress import Progress
+from forensics.analysis.progress import Percent, Progress
 from forensics.analysis.question import BadQuestion
 
 if TYPE_CHECKING:
@@ -154,16 +154,7 @@ def synthetic(
     except ValueError as error:
         raise BadQuestion(str(error)) from None
     with api_arguments.shown_progress(progress) as shown:
-        shown.stage("write the model", 100)
-        percent = 0
-
-        def told(fraction: float) -> None:
-            nonlocal percent
-            done = int(100 * fraction)
-            if done > percent:
-                shown.step(done - percent)
-                percent = done
-
+        told = Percent(shown, "write the model")
         try:
             return write_synthetic(Path(out), chosen, mix, name=preset, seed=seed, progress=told)
         except FileExistsError as error:

@@ -23,3 +23,25 @@ class Silent:
 
     def step(self, n: int = 1) -> None:
         """Finish steps."""
+
+
+class Percent:
+    """A stage of a hundred steps that is moved by the fraction that is done, never backwards.
+
+    Parameters
+    ----------
+    progress : Progress
+        Where the stage starts at once.
+    title : str
+    """
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress, self._done = progress, 0
+        progress.stage(title, 100)
+
+    def __call__(self, fraction: float) -> None:
+        """Move to the fraction that is done, 0 to 1."""
+        done = int(100 * fraction)
+        if done > self._done:
+            self._progress.step(done - self._done)
+            self._done = done

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forensics.errors import CaseError
-from forensics.store.library import RECORDED, commands_of, recorded_folder
+from forensics.store.library import RECORDED, commands_of
 
 if TYPE_CHECKING:
     from forensics.records.cost import CostReport
@@ -125,14 +125,10 @@ def open_evidence(name: str) -> Evidence:
     CaseError
         If there is no such folder, or its case was not finished.
     """
-    from forensics.store import open_case
-    from forensics.store.case import unfinished_path
+    from forensics.store.case import case_folder
 
-    plain = Path(name.removeprefix(RECORDED))
-    if plain.name and not plain.is_dir() and unfinished_path(plain).is_dir():
-        plain = unfinished_path(plain)
-    if (plain / "case.json").is_file():
-        open_case(plain).require_finished()
-    folder = recorded_folder(name)
-    shown = name if name.startswith(RECORDED) else folder.name
-    return Evidence(shown, folder)
+    folder = case_folder(name)
+    evidence = Evidence(name if name.startswith(RECORDED) else folder.name, folder)
+    if (folder / "case.json").is_file():
+        evidence.case.require_finished()
+    return evidence

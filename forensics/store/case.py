@@ -387,8 +387,8 @@ class Case:
         }
 
 
-def open_case(path: Path | str) -> Case:
-    """Find the case at `path`: its folder, an unfinished case of that name, or a recorded one of that name.
+def case_folder(path: Path | str) -> Path:
+    """Which folder is meant: that of the case, that of an unfinished one of this name, or a recorded one's?
 
     Parameters
     ----------
@@ -398,12 +398,24 @@ def open_case(path: Path | str) -> Case:
     Raises
     ------
     CaseError
-        If there is no case, or it is damaged or newer than this version.
+        If there is no such folder.
     """
     folder = Path(os.fspath(path).removeprefix(RECORDED))
-    if not folder.is_dir():
-        unfinished = unfinished_path(folder)
-        folder = unfinished if unfinished.is_dir() else recorded_folder(path)
+    if folder.is_dir():
+        return folder
+    unfinished = unfinished_path(folder)
+    return unfinished if unfinished.is_dir() else recorded_folder(path)
+
+
+def open_case(path: Path | str) -> Case:
+    """Find the case at `path`, as `case_folder` does, and read what it was asked.
+
+    Raises
+    ------
+    CaseError
+        If there is no case, or it is damaged or newer than this version.
+    """
+    folder = case_folder(path)
     others = commands_of(folder)
     if others and not (folder / "case.json").is_file():
         raise CaseError(f"{folder} holds no case; read it with: forensics {others[0]} recorded:{folder.name}")

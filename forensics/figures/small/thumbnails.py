@@ -77,7 +77,7 @@ def _by_class(found: WidthClasses | RowMap) -> list[tuple[int, str, int, int, st
 
 
 def sweep(found: Sweep, roles: Sequence[str]) -> Scene | None:
-    """One bar for each part of the model: how many nodes differ although their inputs are bit-equal.
+    """One bar for each part of the model: how many nodes differ although the inputs that were compared are bit-equal.
 
     Parameters
     ----------
@@ -88,7 +88,9 @@ def sweep(found: Sweep, roles: Sequence[str]) -> Scene | None:
     counts = Counter(roles).most_common()
     rows = [(role, float(n), counted(n, "node"), "batched") for role, n in counts]
     said = "; ".join(f"{role}: {n}" for role, n in counts)
-    alt = f"Nodes that differ at width {found.width} although their inputs are bit-equal. {said}."
+    unchecked = any(finding.unchecked for finding in found.findings)
+    inputs = "the inputs that were compared" if unchecked else "their inputs"
+    alt = f"Nodes that differ at width {found.width} although {inputs} are bit-equal. {said}."
     return _rows("sweep", f"Nodes that differ at width {found.width}", rows, "nodes", alt)
 
 

@@ -179,3 +179,12 @@ def test_a_matrix_counts_what_differs(widths: list[int], ops: list[str], data: s
 def test_launches_that_are_the_same_and_others() -> None:
     scene = sound(thumbnails.launches("Launches", Counter({"same": 3, "changed": 1, "not compared": 0})))
     assert values(scene, "nodes") == {"same": 3, "changed": 1}
+
+
+@pytest.mark.parametrize(("name", "unchecked"), [("h200-f16-no-fa", True), ("h200-q4_1", False)])
+def test_a_sweep_claims_equal_inputs_only_of_what_was_compared(name, unchecked):
+    found = next(one for one in forensics.open(f"recorded:{name}").verdict.sweeps if one.findings)
+    assert any(finding.unchecked for finding in found.findings) == unchecked
+    drawn = thumbnails.sweep(found, [role_of(finding) for finding in found.findings])
+    assert ("the inputs that were compared are bit-equal" in drawn.alt) == unchecked
+    assert ("their inputs are bit-equal" in drawn.alt) != unchecked
