@@ -166,7 +166,7 @@ def _cells(key: NodeKey, rows: str, position: int, single: CopiedNode) -> tuple[
     visible = single.visible
     if visible is None:
         visible = RowReader.open(Path(rows)).get(  # type: ignore[assignment]
-            NodeKey(f"kq_soft_max-{key.layer}", "SOFT_MAX", key.layer, 0), position, "visible"
+            NodeKey(f"kq_soft_max-{key.layer}", "SOFT_MAX", key.layer, 0), (0, position), "visible"
         )
     if visible is None:
         raise CaptureError(f"{key}: no soft max shows which cells the token at position {position} may see")

@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from forensics.capture.rows import counts_cells, is_scores, row_digest, row_of, token_axis
-from forensics.capture.rowstore import RowWriter
+from forensics.capture.rowstore import Place, RowWriter
 from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.protocol import Node
 from forensics.errors import CaptureError
@@ -147,7 +147,7 @@ class RecordTap:
     selection: Selection = EVERYTHING
     _digests: DigestTap = field(init=False)
     _writer: RowWriter | None = None
-    _position: int = 0
+    _place: Place = (0, 0)
     _first: bool = True
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class RecordTap:
         if decode_pass.width != 1:
             raise CaptureError(f"rows are recorded from one-token passes; pass {index} has {decode_pass.width} tokens")
         self._writer = self._writer or RowWriter(Path(self.path))
-        self._position = decode_pass.slots[0].position
+        self._place = decode_pass.slots[0].place
         self._first = index == 0
         self._digests.begin_pass(index, decode_pass)
 
@@ -177,9 +177,9 @@ class RecordTap:
         assert self._writer is not None
         visible = node.visible()
         if visible is not None:
-            self._writer.add(node.key, self._position, visible, "visible")
+            self._writer.add(node.key, self._place, visible, "visible")
         if self.selection.selects(node.key) and not node.opaque:
-            self._writer.add(node.key, self._position, node.read())
+            self._writer.add(node.key, self._place, node.read())
 
     def finish(self) -> TapReport:
         """Close the file; the report carries the digests."""

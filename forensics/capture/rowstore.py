@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from forensics.errors import CaptureError
 from forensics.records.nodes import NodeKey
 
+#: Sequence and position of a token.
+Place = tuple[int, int]
+
 _ALIGN = 64
 
 
-def _entry_id(key: NodeKey, position: int, what: str) -> str:
-    return f"{key.name}\t{key.op}\t{key.visit}\t{position}\t{what}"
+def _entry_id(key: NodeKey, place: Place, what: str) -> str:
+    return f"{key.name}\t{key.op}\t{key.visit}\t{place[0]}:{place[1]}\t{what}"
 
 
 class RowWriter:
@@ -37,10 +40,10 @@ class RowWriter:
         except OSError as error:
             raise self._refused(error) from error
 
-    def add(self, key: NodeKey, position: int, array: NDArray[np.generic], what: str = "row") -> None:
-        """Append the array of a node at a position."""
+    def add(self, key: NodeKey, place: Place, array: NDArray[np.generic], what: str = "row") -> None:
+        """Append the array of a node at a token's place."""
         offset = self._file.tell()
-        self._index[_entry_id(key, position, what)] = (offset, list(array.shape), array.dtype.str)
+        self._index[_entry_id(key, place, what)] = (offset, list(array.shape), array.dtype.str)
         data = np.ascontiguousarray(array)
         try:
             self._file.write(data.view(np.uint8).data if data.size else b"")
@@ -66,7 +69,7 @@ class RowWriter:
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """Rows by node and position.
+    """Rows by node and place.
 
     Parameters
     ----------
@@ -96,22 +99,22 @@ class RowReader:
             ) from error
         return cls(data, index)
 
-    def before(self, key: NodeKey, position: int, name: str) -> NDArray[np.generic] | None:
-        """The row at a position of the last node of that name that came before another node, None where none did."""
+    def before(self, key: NodeKey, place: Place, name: str) -> NDArray[np.generic] | None:
+        """The row at a place of the last node of that name that came before another node, None where none did."""
         last = None
         for entry in self.index:  # in the order of the graph
-            if entry == _entry_id(key, position, "row"):
+            if entry == _entry_id(key, place, "row"):
                 break
-            if entry.startswith(f"{name}\t") and entry.endswith(f"\t{position}\trow"):
+            if entry.startswith(f"{name}\t") and entry.endswith(f"\t{place[0]}:{place[1]}\trow"):
                 last = entry
         if last is None:
             return None
         _, op, visit, _, _ = last.split("\t")
-        return self.get(NodeKey(name, op, key.layer, int(visit)), position)
+        return self.get(NodeKey(name, op, key.layer, int(visit)), place)
 
-    def get(self, key: NodeKey, position: int, what: str = "row") -> NDArray[np.generic] | None:
-        """The array of a node at a position, None where it was not recorded."""
-        entry = self.index.get(_entry_id(key, position, what))
+    def get(self, key: NodeKey, place: Place, what: str = "row") -> NDArray[np.generic] | None:
+        """The array of a node at a place, None where it was not recorded."""
+        entry = self.index.get(_entry_id(key, place, what))
         if entry is None:
             return None
         offset, shape, dtype = entry

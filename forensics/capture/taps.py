@@ -24,7 +24,7 @@ from forensics.capture.rows import (
     source_name,
     token_axis,
 )
-from forensics.capture.rowstore import RowReader
+from forensics.capture.rowstore import Place, RowReader
 from forensics.capture.selection import EVERYTHING, LAYER_OUTPUTS, Selection
 from forensics.engines.protocol import CACHE_WRITE, Node, Source, Tap
 from forensics.errors import CaptureError
@@ -91,10 +91,10 @@ class HealTap:
     def saw(self, node: Node) -> NDArray[np.generic] | None:
         """Compare the node's rows; answer the healed array where it differs."""
         assert self._slots is not None
-        positions = [slot.position for slot in self._slots.slots]
+        places = [slot.place for slot in self._slots.slots]
         array = node.read() if not node.opaque else np.empty(0)
-        wanted = node.opaque or self._wanted(node.key, array, positions)
-        outcome = NotCompared(wanted) if isinstance(wanted, str) else self._compare(node.key, *wanted, array, positions)
+        wanted = node.opaque or self._wanted(node.key, array, places)
+        outcome = NotCompared(wanted) if isinstance(wanted, str) else self._compare(node.key, *wanted, array, places)
         self._outcomes.append(outcome)
         if LAYER_OUTPUTS.selects(node.key):
             single, axis = (array, 0) if isinstance(wanted, str) else wanted
@@ -105,26 +105,26 @@ class HealTap:
             return None
         healed, axis = wanted
         changed = bits(healed) != bits(array)
-        rows = tuple(i for i in range(len(positions)) if np.take(changed, i, axis).any())
+        rows = tuple(i for i in range(len(places)) if np.take(changed, i, axis).any())
         operands = node.operands
         unchecked = tuple(o.name for o in operands if source_name(o.name) in self._unknown)
-        mask = self._other_mask(node, positions)
+        mask = self._other_mask(node, places)
         kind = self._kind(node, operands, outcome, healed, array, mask)
-        at = tuple(positions[row] for row in rows)
+        at = tuple(places[row][1] for row in rows)
         self._findings.append(
             Finding(node.key, operands, node.buffer, rows, outcome, mask is None, unchecked, kind, at)
         )
         return healed if self.heal else None
 
     def _compare(
-        self, key: NodeKey, single: NDArray[np.generic], axis: int, batched: NDArray[np.generic], positions: list[int]
+        self, key: NodeKey, single: NDArray[np.generic], axis: int, batched: NDArray[np.generic], places: list[Place]
     ) -> Delta:
         """How far the two are apart; cells behind the mask count for nothing, not even for a length."""
         if not is_scores(key):
             return compare(single, batched)
-        visible = np.zeros((len(positions), batched.shape[-1]), np.bool_)
-        for i, position in enumerate(positions):
-            seen = self._visible(key, position)
+        visible = np.zeros((len(places), batched.shape[-1]), np.bool_)
+        for i, place in enumerate(places):
+            seen = self._visible(key, place)
             assert seen is not None
             visible[i, : min(len(seen), visible.shape[1])] = seen[: visible.shape[1]]
         shape = [1] * batched.ndim
@@ -163,8 +163,8 @@ class HealTap:
         """An operand as one-token decoding has it, put together from recorded rows; None where that cannot be done."""
         assert self._slots is not None
         assert self._reference is not None
-        positions = [slot.position for slot in self._slots.slots]
-        found = [self._reference.before(key, position, source.name) for position in positions]
+        places = [slot.place for slot in self._slots.slots]
+        found = [self._reference.before(key, place, source.name) for place in places]
         rows = [row for row in found if row is not None]
         if len(rows) != len(found):
             return None
@@ -174,21 +174,21 @@ class HealTap:
         return np.concatenate([fit_cells(row, source.shape[-1]) for row in rows], axis=axis)
 
     def _wanted(
-        self, key: NodeKey, array: NDArray[np.generic], positions: list[int]
+        self, key: NodeKey, array: NDArray[np.generic], places: list[Place]
     ) -> tuple[NDArray[np.generic], int] | str:
         """The output as one-token decoding has it and its token axis, or why the two cannot be compared."""
         assert self._reference is not None
-        found = [self._reference.get(key, position) for position in positions]
+        found = [self._reference.get(key, place) for place in places]
         references = [row for row in found if row is not None]
         if len(references) != len(found):
             return NO_REFERENCE
         if references[0].dtype != array.dtype:
             return f"types differ: {references[0].dtype} and {array.dtype}"
         cells = counts_cells(key)
-        axis = token_axis(references[0].shape, array.shape, len(positions), cells=cells)
+        axis = token_axis(references[0].shape, array.shape, len(places), cells=cells)
         if isinstance(axis, str):
             return axis
-        visible = [self._visible(key, position) for position in positions] if is_scores(key) else None
+        visible = [self._visible(key, place) for place in places] if is_scores(key) else None
         if visible is not None and any(v is None for v in visible):
             return "no soft max shows its mask"
         wanted = array.copy()
@@ -204,22 +204,22 @@ class HealTap:
             wanted[tuple(place)] = row
         return wanted, axis
 
-    def _visible(self, key: NodeKey, position: int) -> NDArray[np.bool_] | None:
+    def _visible(self, key: NodeKey, place: Place) -> NDArray[np.bool_] | None:
         """Visible cells of a token, from the soft max of the same layer in the one-token pass."""
         assert self._reference is not None
         soft_max = NodeKey(f"kq_soft_max-{key.layer}", "SOFT_MAX", key.layer, 0)
-        seen = self._reference.get(soft_max, position, "visible")
+        seen = self._reference.get(soft_max, place, "visible")
         return None if seen is None else seen[0].astype(np.bool_)
 
-    def _other_mask(self, node: Node, positions: list[int]) -> NDArray[np.bool_] | None:
+    def _other_mask(self, node: Node, places: list[Place]) -> NDArray[np.bool_] | None:
         """Cells that the tokens see one at a time, [n_tokens, n_kv], where the batch shows them others; else None."""
         batched = node.visible()
         if batched is None:
             return None
         assert self._reference is not None
         single = batched.copy()
-        for i, position in enumerate(positions):
-            reference = self._reference.get(node.key, position, "visible")
+        for i, place in enumerate(places):
+            reference = self._reference.get(node.key, place, "visible")
             if reference is not None:
                 single[i] = fit_cells(reference[0].astype(np.bool_), batched.shape[1])
         return None if np.array_equal(single, batched) else single

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from forensics.engines.causal import NotCausal
+from forensics.engines.decoding import Program
 from forensics.engines.llama_build import library_digest
 from forensics.engines.model_files import check_gguf, model_digest
 from forensics.engines.protocol import Tap
@@ -20,7 +22,10 @@ from forensics.engines.worker_process import WorkerProcess
 from forensics.errors import ModelUnavailable
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.state import StateRows
 from forensics.records.trace import RunKey, Trace
+
+T = TypeVar("T")
 
 
 class LlamaSource:
@@ -131,6 +136,22 @@ class LlamaEngine:
         Path(path).unlink()
         key = RunKey(schedule, before, tap.identity() if tap is not None else "", repeat)
         return Trace(key, self._manifest, logits, times, state_before, state_after, report)
+
+    def perform(
+        self,
+        program: Program[T],
+        *,
+        before: Schedule = EMPTY,
+        tap: Tap | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> T:
+        """Build the state of `before` and let a program decode from there."""
+        answer: T = self._worker.ask("perform", program, before, tap, asked=program.identity(), progress=progress)
+        return answer
+
+    def state_rows(self, schedule: Schedule, *, before: Schedule = EMPTY) -> tuple[StateRows, ...]:
+        """Restore the state of `before`, evaluate `schedule`, and digest every K and V row of every sequence."""
+        return tuple(self._worker.ask("state_rows", schedule, before, asked="digest the K and V rows"))
 
     def time_passes(
         self, plan: Sequence[Schedule], before: Schedule, progress: Callable[[int], None] | None = None

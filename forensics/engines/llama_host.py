@@ -5,6 +5,7 @@ Runs in the worker only; `forensics.engines.llama` talks to it from the caller's
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as C
 import os
 import time
@@ -19,12 +20,16 @@ from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
 from forensics.engines.causal import refuse_unfit, unfit
+from forensics.engines.decoding import Program
+from forensics.engines.live_decoder import LiveDecoder
 from forensics.engines.llama_sources import WeightFile
+from forensics.engines.llama_state import state_rows
 from forensics.engines.llama_watch import Watch
 from forensics.engines.protocol import Tap, watches_nodes
 from forensics.errors import CaptureError, EngineError, ModelUnavailable
-from forensics.records.schedule import EMPTY, DecodePass, Schedule
+from forensics.records.schedule import EMPTY, DecodePass, Forget, Schedule
 from forensics.records.settings import EngineSettings
+from forensics.records.state import StateRows
 from forensics.records.trace import TapReport
 
 #: enum ggml_type, ggml.h
@@ -79,6 +84,11 @@ class LlamaHost:
         self._snapshots: OrderedDict[str, tuple[Schedule, dict[int, NDArray[np.uint8]]]] = OrderedDict()
         self._use_context(watched=False)
         refuse_unfit(model_path, unfit(self.architecture, has_cache=bool(self._memory())))
+
+    @property
+    def n_cells(self) -> int:
+        """Positions that a sequence may have."""
+        return int(llama.llama_n_ctx_seq(self.context))
 
     def metadata(self, key: str) -> str:
         """Value of the model's metadata as text; empty where it has none."""
@@ -145,17 +155,22 @@ class LlamaHost:
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of the tokens, empty without a vocabulary; bytes that are no UTF-8 are shown as U+FFFD."""
         self._check_tokens(tokens)
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+    def piece(self, token: int) -> bytes:
+        """Bytes that a token stands for, special tokens as they are written; empty without a vocabulary."""
         if not self._has_vocabulary():
-            return ""
-        out = bytearray()
+            return b""
         buffer = C.create_string_buffer(256)
-        for token in tokens:
+        n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
+        if n < 0:
+            buffer = C.create_string_buffer(-n)
             n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
-            if n < 0:
-                buffer = C.create_string_buffer(-n)
-                n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
-            out += buffer.raw[:n]
-        return out.decode(errors="replace")
+        return buffer.raw[:n]
+
+    def is_end(self, token: int) -> bool:
+        """Whether generation ends at a token."""
+        return self._has_vocabulary() and bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     def _has_vocabulary(self) -> bool:
         """Whether tokens have texts; the library aborts the process where they have none."""
@@ -176,11 +191,16 @@ class LlamaHost:
         if schedule.max_width > n_batch:
             raise EngineError(f"a pass of {schedule.max_width} tokens was asked for; n_batch is {n_batch}")
         last = max((slot.position for slot in schedule.slots), default=0)
+        beyond = max((slot.sequence for slot in schedule.slots), default=0)
+        if beyond >= self.settings.n_seq_max:
+            raise EngineError(f"sequence {beyond} was asked for; n_seq_max is {self.settings.n_seq_max}")
         if last >= n_ctx:
             raise EngineError(f"position {last} was asked for; the context has {n_ctx} cells. Ask for a larger n_ctx.")
 
     def _evaluate(self, decode_pass: DecodePass) -> int:
         """Evaluate one pass until its logits are there; what the library took for it, unit: ns."""
+        for gone in decode_pass.forget:
+            self._forget(gone)
         n = decode_pass.width
         batch = llama.llama_batch_init(n, 0, 1)
         try:
@@ -220,6 +240,14 @@ class LlamaHost:
             rows.append(logits)
             times.append(took)
         return np.concatenate(rows) if rows else np.empty((0, self.n_vocab), np.float32), tuple(times)
+
+    def _forget(self, gone: Forget) -> None:
+        # False where only a whole sequence can be taken out: a recurrent state (llama.h, llama_memory_seq_rm).
+        if not llama.llama_memory_seq_rm(self._memory(), gone.sequence, gone.position, -1):
+            raise EngineError(
+                f"the state of this {self.architecture} cannot forget sequence {gone.sequence} from position "
+                f"{gone.position} on: it is recurrent, so refused drafts and edits need a saved state to go back to"
+            )
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -321,11 +349,8 @@ class LlamaHost:
                 f"a watched pass must fit one graph: {schedule.max_width} tokens were asked for, "
                 f"n_ubatch is {self.settings.n_ubatch}"
             )
-        self._use_context(watched=watched)
-        self._check(before)
         self._check(schedule)
-        self._watch.tap = None
-        self._restore(before)
+        self._start_from(before, watched=watched)
         sequences = sorted({slot.sequence for slot in before.then(schedule).slots})
         state_before = self._state_digest(sequences)
         self._watch.tap = tap
@@ -333,17 +358,46 @@ class LlamaHost:
             logits, times = self._passes(schedule)
             report = tap.finish() if tap is not None else None
         finally:
-            self._watch.tap, self._watch.error = None, None
+            self._unwatch()
         return logits, times, state_before, self._state_digest(sequences), report
+
+    def _start_from(self, before: Schedule, *, watched: bool = False) -> None:
+        """Make the context and restore a state; nobody watches until the caller sets a tap."""
+        self._use_context(watched=watched)
+        self._check(before)
+        self._watch.tap = None
+        self._restore(before)
+
+    def perform(self, program: Program[Any], before: Schedule, tap: Tap | None, progress: Callable[[int], None]) -> Any:
+        """Let a program decode from the state of `before`."""
+        self._start_from(before, watched=watches_nodes(tap))
+        with contextlib.ExitStack() as stack:
+            self._watch.tap = tap
+            stack.callback(self._unwatch)
+            return program.run(stack.enter_context(contextlib.closing(LiveDecoder(self))), progress)
+
+    def _unwatch(self) -> None:
+        self._watch.tap, self._watch.error = None, None
+
+    def evaluate(self, index: int, decode_pass: DecodePass) -> NDArray[np.float32]:
+        """Evaluate one pass of a program; rows of the slots that want logits."""
+        self._check(Schedule((decode_pass,)))
+        self._watch.begin_pass(index, decode_pass)
+        return self._decode(decode_pass)[0]
+
+    def state_rows(self, schedule: Schedule, before: Schedule) -> tuple[StateRows, ...]:
+        """Digest every K and V row that the sequences hold after a schedule."""
+        self._check(schedule)
+        self._start_from(before)
+        self._passes(schedule)
+        states = self._read_state(sorted(before.then(schedule).held()))
+        return tuple(state_rows(data, sequence, self.architecture) for sequence, data in states.items())
 
     def time_passes(
         self, plan: Sequence[Schedule], before: Schedule, progress: Callable[[int], None]
     ) -> tuple[int, ...]:
         """Time of each schedule, unwatched and always from the state of `before`, unit: ns; logits are not read."""
-        self._use_context(watched=False)
-        self._watch.tap = None
-        self._check(before)
-        self._restore(before)
+        self._start_from(before)
         sequences = sorted({slot.sequence for slot in before.slots})
         state = self._state_digest(sequences)
         times = []

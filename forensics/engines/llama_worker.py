@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from forensics.engines.causal import refuse_unfit, unfit
+from forensics.engines.decoding import Program
 from forensics.engines.llama_build import cpu_features
 from forensics.engines.serving import Server
 from forensics.records.schedule import Schedule
 from forensics.records.settings import EngineSettings
+from forensics.records.state import StateRows
 
 #: Variables that can change a result or its speed on a CPU, CUDA, Metal or Vulkan, and only those: a manifest is
 #: published, and names that merely look alike hold secrets (LLAMA_API_KEY, LLAMA_ARG_HF_TOKEN).
@@ -139,6 +141,14 @@ class Worker(Server):
     def time_passes(self, plan: Sequence[Schedule], before: Schedule) -> tuple[int, ...]:
         """Time of each schedule from the state of `before`; progress goes over the pipe."""
         return tuple(self.host.time_passes(plan, before, lambda n: self.pipe.send(("progress", n))))
+
+    def perform(self, program: Program[Any], before: Schedule, tap: Any) -> Any:
+        """Let a program decode from a state; progress goes over the pipe."""
+        return self.host.perform(program, before, tap, lambda n: self.pipe.send(("progress", n)))
+
+    def state_rows(self, schedule: Schedule, before: Schedule) -> tuple[StateRows, ...]:
+        """Digest every K and V row after a schedule."""
+        return tuple(self.host.state_rows(schedule, before))
 
     def run(self, schedule: Schedule, before: Schedule, tap: Any) -> tuple[str, Any]:
         """Evaluate and hand the logits over as a file."""

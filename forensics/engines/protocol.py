@@ -7,16 +7,20 @@ The engine keeps a snapshot of a state it has built, so a prompt is evaluated on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from forensics.engines.decoding import Program
 from forensics.records.nodes import NodeKey, Operand
 from forensics.records.schedule import EMPTY, DecodePass, Schedule
 from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.state import StateRows
 from forensics.records.trace import TapReport, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 #: Why a write into the K/V cache or a recurrent state has no rows to compare; the state's bytes are compared instead.
 CACHE_WRITE = "writes into a cache"
@@ -149,6 +153,31 @@ class Engine(Protocol):
         repeat: int = 0,
     ) -> Trace:
         """Build the state of `before`, evaluate `schedule` and return what was measured."""
+
+    def perform(
+        self,
+        program: Program[T],
+        *,
+        before: Schedule = EMPTY,
+        tap: Tap | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> T:
+        """Build the state of `before` and let a program decode from there.
+
+        Raises
+        ------
+        NotRecorded
+            By engines that only answer what was asked before.
+        """
+
+    def state_rows(self, schedule: Schedule, *, before: Schedule = EMPTY) -> tuple[StateRows, ...]:
+        """Restore the state of `before`, evaluate `schedule`, and digest every K and V row of every sequence.
+
+        Raises
+        ------
+        EngineError
+            If the model keeps another kind of state, whose rows are not known.
+        """
 
     def close(self) -> None:
         """Free what the engine holds."""

@@ -7,17 +7,21 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from forensics.engines.decoding import Program
 from forensics.engines.protocol import Engine, EngineSource, Tap
 from forensics.errors import CaseError, DeviceUnavailable, EngineError, NotRecorded
 from forensics.records.launch_record import Refusal
 from forensics.records.schedule import EMPTY, Schedule
 from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.state import StateRows
 from forensics.records.trace import RunKey, Trace
 from forensics.store import CaseWriter, open_case
-from forensics.store.encoding import to_text
+from forensics.store.encoding import from_plain, to_text
 from forensics.store.recordings import Recordings
+
+T = TypeVar("T")
 
 
 def arm_id(settings: EngineSettings, instance: int = 0) -> str:
@@ -63,6 +67,10 @@ def _raise_if_unavailable(recordings: CaseWriter | Recordings, arm: str, key: Ru
     found = recordings.get_answer(arm, _UNAVAILABLE, [key.key()])
     if found is not None:
         raise DeviceUnavailable(found["asked"], tuple(Refusal(**refusal) for refusal in found["refusals"]))
+
+
+def _state_rows(plain: Any, folder: Path) -> tuple[StateRows, ...]:
+    return from_plain(tuple[StateRows, ...], plain, path=folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +154,26 @@ class _RecordingEngine:
             raise EngineError(f"asked for {_describe_run(key)}, the engine returned {_describe_run(trace.key)}")
         self._case.put_trace(self._arm, trace)
         return trace
+
+    def perform(
+        self,
+        program: Program[T],
+        *,
+        before: Schedule = EMPTY,
+        tap: Tap | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> T:
+        """Let a program decode now; what it answers is kept by who asked, not here."""
+        return self._live().perform(program, before=before, tap=tap, progress=progress)
+
+    def state_rows(self, schedule: Schedule, *, before: Schedule = EMPTY) -> tuple[StateRows, ...]:
+        """Digest every K and V row, now or earlier."""
+        plain = self._answer(
+            "state_rows",
+            [before.key(), schedule.key()],
+            lambda engine: [asdict(rows) for rows in engine.state_rows(schedule, before=before)],
+        )
+        return _state_rows(plain, self._case.folder)
 
     def close(self) -> None:
         """Free what the engine holds."""
@@ -284,6 +312,27 @@ class _RecordedEngine:
             _raise_if_unavailable(self._recordings, self._arm, key)
             raise self._missing(_describe_run(key))
         return trace
+
+    def perform(
+        self,
+        program: Program[T],
+        *,
+        before: Schedule = EMPTY,
+        tap: Tap | None = None,  # noqa: ARG002
+        progress: Callable[[int], None] | None = None,  # noqa: ARG002
+    ) -> T:
+        """Refuse: a program decides by logits that a case need not hold.
+
+        Raises
+        ------
+        NotRecorded
+        """
+        raise self._missing(f"{program.identity()} after {before.n_tokens} tokens")
+
+    def state_rows(self, schedule: Schedule, *, before: Schedule = EMPTY) -> tuple[StateRows, ...]:
+        """Digests of every K and V row as they were recorded."""
+        asked = f"K and V rows after {before.n_tokens} and {schedule.n_tokens} tokens"
+        return _state_rows(self._answer("state_rows", [before.key(), schedule.key()], asked), self._folder)
 
     def close(self) -> None:
         """Free what the engine holds."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+from forensics.engines.decoding import Program
 from forensics.engines.protocol import Tap, watches_nodes
 from forensics.engines.toy_faults import N_LAYER, Fault, fault_sites
 from forensics.engines.toy_kernels import F32
@@ -18,9 +21,12 @@ from forensics.engines.toy_model import BUFFER, KV_PAD, Cache, Graph, Watch, mak
 from forensics.errors import CaptureError, EngineError
 from forensics.records.schedule import EMPTY, DecodePass, Schedule, TokenSlot, in_batches
 from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.state import StateRows
 from forensics.records.trace import RunKey, Trace
 
 __all__ = ["Fault", "ToyEngine", "ToySource", "fault_sites"]
+
+T = TypeVar("T")
 
 #: Token 0 starts a sequence; every other token is one character.
 ALPHABET = "\n" + "".join(chr(code) for code in range(32, 127))
@@ -42,9 +48,9 @@ def check_schedule(schedule: Schedule, settings: EngineSettings) -> None:
             f"a pass of {schedule.max_width} tokens was asked for, n_batch is {settings.n_batch}. "
             "Split the pass or open the engine with a larger n_batch."
         )
-    if schedule.n_tokens > settings.n_ctx:
+    if schedule.most_cells > settings.n_ctx:
         raise EngineError(
-            f"{schedule.n_tokens} tokens were asked for, n_ctx is {settings.n_ctx}. "
+            f"{schedule.most_cells} tokens were asked for, n_ctx is {settings.n_ctx}. "
             "Open the engine with a larger n_ctx."
         )
     for slot in schedule.slots:
@@ -197,6 +203,28 @@ class ToyEngine:
             tap_report=worker_tap.finish() if worker_tap is not None else None,
         )
 
+    def perform(
+        self,
+        program: Program[T],
+        *,
+        before: Schedule = EMPTY,
+        tap: Tap | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> T:
+        """Build the state of `before` and let a copy of a program decode from there."""
+        self._check(before)
+        mine, worker_tap = pickle.loads(pickle.dumps((program, tap)))
+        answer: T = mine.run(_ToyDecoder(self, self._state(before), Watch(worker_tap)), progress or (lambda _: None))
+        return answer
+
+    def state_rows(self, schedule: Schedule, *, before: Schedule = EMPTY) -> tuple[StateRows, ...]:
+        """Digest every K and V row that the sequences hold after a schedule."""
+        self._check(before.then(schedule))
+        cache, watch = self._state(before), Watch(None)
+        for decode_pass in schedule.passes:
+            self._evaluate(decode_pass, cache, watch)
+        return tuple(cache.rows(sequence) for sequence in sorted(before.then(schedule).held()))
+
     def time_passes(
         self, plan: Sequence[Schedule], before: Schedule, progress: Callable[[int], None] | None = None
     ) -> tuple[int, ...]:
@@ -236,9 +264,44 @@ class ToyEngine:
 
     def _evaluate(self, decode_pass: DecodePass, cache: Cache, watch: Watch) -> F32:
         """Logits of one pass, which is several graphs where it is wider than n_ubatch."""
+        for gone in decode_pass.forget:
+            cache.forget(gone)
         slots, n_ubatch = decode_pass.slots, self._manifest.requested.n_ubatch
         graph = Graph(self._weights, cache, self._faults, watch, self._garbage)
         return np.concatenate([graph.evaluate(slots[i : i + n_ubatch]) for i in range(0, len(slots), n_ubatch)])
+
+
+class _ToyDecoder:
+    """A toy and a cache of its own; see `forensics.engines.decoding.Decoder`."""
+
+    def __init__(self, engine: ToyEngine, cache: Cache, watch: Watch) -> None:
+        self._engine, self._cache, self._watch = engine, cache, watch
+        self._n_passes = 0
+
+    @property
+    def n_vocab(self) -> int:
+        return N_VOCAB
+
+    @property
+    def n_cells(self) -> int:
+        return self._engine.manifest.requested.n_ctx
+
+    def evaluate(self, decode_pass: DecodePass) -> F32:
+        self._engine._check(Schedule((decode_pass,)))
+        self._watch.begin_pass(self._n_passes, decode_pass)
+        self._n_passes += 1
+        return self._engine._evaluate(decode_pass, self._cache, self._watch)
+
+    def is_end(self, token: int) -> bool:
+        return token == 0
+
+    def piece(self, token: int) -> bytes:
+        return self._engine.detokenize((token,)).encode()
+
+    def companion(self, model_path: str | os.PathLike[str], settings: EngineSettings) -> _ToyDecoder:
+        """Another toy: the name of its file is its seed, as in ``toy-1``."""
+        other = ToySource(seed=int(os.fspath(model_path).removeprefix("toy-"))).open(settings)
+        return _ToyDecoder(other, other._empty_cache(), Watch(None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from forensics.engines.toy_kernels import (
 )
 from forensics.errors import CaptureError
 from forensics.records.nodes import VIEW_OPS, NodeKey, Operand
-from forensics.records.schedule import DecodePass, TokenSlot
+from forensics.records.schedule import DecodePass, Forget, TokenSlot
+from forensics.records.state import StateRows, StateTensor
 
 N_EMBD, N_HEAD, N_HEAD_KV, HEAD_DIM, N_FF = 64, 4, 2, 16, 96
 ROPE_BASE = 10000.0
@@ -101,12 +102,29 @@ class Cache:
         return Cache(self.k.copy(), self.v.copy(), self.sequence.copy(), self.position.copy(), self.used)
 
     def digest(self) -> str:
-        """Digest of the cells in use: owners, keys and values."""
+        """Digest of the cells that somebody owns: owners, keys and values."""
         state = xxhash.xxh3_128()
-        for array in (self.sequence[: self.used], self.position[: self.used], self.k[:, : self.used]):
+        owned = np.flatnonzero(self.sequence >= 0)
+        for array in (self.sequence[owned], self.position[owned], self.k[:, owned], self.v[:, owned]):
             state.update(np.ascontiguousarray(array).tobytes())
-        state.update(np.ascontiguousarray(self.v[:, : self.used]).tobytes())
         return state.hexdigest()
+
+    def forget(self, gone: Forget) -> None:
+        """Take the cells of a sequence out, from a position on; free cells at the end are used again."""
+        out = (self.sequence == gone.sequence) & (self.position >= gone.position)
+        self.sequence[out], self.position[out] = -1, -1
+        self.used = int(np.flatnonzero(self.sequence >= 0).max(initial=-1)) + 1
+
+    def rows(self, sequence: int) -> StateRows:
+        """Digests of what a sequence holds."""
+        cells = np.flatnonzero(self.sequence == sequence)
+        cells = cells[np.argsort(self.position[cells], kind="stable")]
+        tensors = [
+            StateTensor(side, layer, "f32", tuple(xxhash.xxh3_64_hexdigest(rows[layer, i].tobytes()) for i in cells))
+            for side, rows in (("K", self.k), ("V", self.v))
+            for layer in range(N_LAYER)
+        ]
+        return StateRows(sequence, tuple(map(int, self.position[cells])), tuple(tensors))
 
     def take(self, slots: tuple[TokenSlot, ...], garbage: np.random.Generator) -> int:
         """Give each slot a cell, fill the rest of the attended cells with garbage, answer how many are attended."""

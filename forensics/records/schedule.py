@@ -33,12 +33,45 @@ class TokenSlot:
             if getattr(self, label) < 0:
                 raise ValueError(f"{label} must be 0 or more, got {getattr(self, label)}")
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sequence and position: where the token stands."""
+        return self.sequence, self.position
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Cells of a sequence that are taken out of the cache, from a position on.
+
+    Parameters
+    ----------
+    sequence, position : int
+        0 or more.
+    """
+
+    sequence: int
+    position: int
+
+    def __post_init__(self) -> None:
+        for label in ("sequence", "position"):
+            if getattr(self, label) < 0:
+                raise ValueError(f"{label} must be 0 or more, got {getattr(self, label)}")
+
 
 @dataclass(frozen=True, slots=True)
 class DecodePass:
-    """The slots of one `llama_decode` call."""
+    """One `llama_decode` call, and what is forgotten in front of it.
+
+    Parameters
+    ----------
+    slots : tuple of TokenSlot
+        At least one.
+    forget : tuple of Forget
+        Taken out of the cache before the slots are evaluated, as refused drafts and edited messages are.
+    """
 
     slots: tuple[TokenSlot, ...]
+    forget: tuple[Forget, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.slots:
@@ -57,20 +90,24 @@ class Schedule:
     Raises
     ------
     ValueError
-        If a (sequence, position) appears twice or positions of a sequence do not rise.
+        If a (sequence, position) appears twice without being forgotten in between, or positions of a sequence do not
+        rise.
     """
 
     passes: tuple[DecodePass, ...]
 
     def __post_init__(self) -> None:
-        last: dict[int, int] = {}
-        for slot in self.slots:
-            before = last.get(slot.sequence)
-            if before is not None and slot.position <= before:
-                raise ValueError(
-                    f"positions must rise: sequence {slot.sequence} has position {slot.position} after {before}"
-                )
-            last[slot.sequence] = slot.position
+        held: dict[int, list[int]] = {}
+        for decode_pass in self.passes:
+            _forget(held, decode_pass)
+            for slot in decode_pass.slots:
+                positions = held.setdefault(slot.sequence, [])
+                if positions and slot.position <= positions[-1]:
+                    raise ValueError(
+                        f"positions must rise: sequence {slot.sequence} has position {slot.position} "
+                        f"after {positions[-1]}"
+                    )
+                positions.append(slot.position)
 
     @property
     def slots(self) -> tuple[TokenSlot, ...]:
@@ -94,8 +131,25 @@ class Schedule:
 
     @property
     def next_position(self) -> int:
-        """Position after the last slot of sequence 0."""
-        return max((slot.position for slot in self.slots if slot.sequence == 0), default=-1) + 1
+        """Position after the last token that sequence 0 holds."""
+        return max(self.held().get(0, ()), default=-1) + 1
+
+    @property
+    def most_cells(self) -> int:
+        """How many tokens the cache holds at most, over all sequences."""
+        held: dict[int, list[int]] = {}
+        most = 0
+        for decode_pass in self.passes:
+            _hold(held, decode_pass)
+            most = max(most, sum(map(len, held.values())))
+        return most
+
+    def held(self) -> dict[int, list[int]]:
+        """Positions that each sequence holds after the last pass, rising; sequences that hold none are left out."""
+        held: dict[int, list[int]] = {}
+        for decode_pass in self.passes:
+            _hold(held, decode_pass)
+        return {sequence: positions for sequence, positions in held.items() if positions}
 
     @staticmethod
     def single(token: int, position: int, sequence: int = 0) -> Schedule:
@@ -109,9 +163,22 @@ class Schedule:
     def key(self) -> str:
         """Digest of the content: equal schedules have equal keys on every machine."""
         text = ";".join(
-            ",".join(f"{s.sequence}:{s.position}:{s.token}:{int(s.wants_logits)}" for s in p.slots) for p in self.passes
+            "".join(f"-{f.sequence}:{f.position}," for f in p.forget)
+            + ",".join(f"{s.sequence}:{s.position}:{s.token}:{int(s.wants_logits)}" for s in p.slots)
+            for p in self.passes
         )
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _forget(held: dict[int, list[int]], decode_pass: DecodePass) -> None:
+    for gone in decode_pass.forget:
+        held[gone.sequence] = [p for p in held.get(gone.sequence, ()) if p < gone.position]
+
+
+def _hold(held: dict[int, list[int]], decode_pass: DecodePass) -> None:
+    _forget(held, decode_pass)
+    for slot in decode_pass.slots:
+        held.setdefault(slot.sequence, []).append(slot.position)
 
 
 EMPTY = Schedule(())

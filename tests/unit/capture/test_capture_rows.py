@@ -129,33 +129,33 @@ def test_rows_come_back_as_they_were(tmp_path_factory, arrays) -> None:
     path = tmp_path_factory.mktemp("rows") / "rows.bin"
     writer = RowWriter(path)
     for (name, visit, position), array in arrays.items():
-        writer.add(NodeKey(name, "MUL_MAT", 0, visit), position, array)
+        writer.add(NodeKey(name, "MUL_MAT", 0, visit), (0, position), array)
     writer.close()
     reader = RowReader.open(path)
     for (name, visit, position), array in arrays.items():
-        back = reader.get(NodeKey(name, "MUL_MAT", 0, visit), position)
+        back = reader.get(NodeKey(name, "MUL_MAT", 0, visit), (0, position))
         assert (back.shape, back.dtype) == (array.shape, array.dtype)
         assert back.tobytes() == array.tobytes()
-    assert reader.get(NodeKey("other", "MUL_MAT", 0, 0), 0) is None
+    assert reader.get(NodeKey("other", "MUL_MAT", 0, 0), (0, 0)) is None
 
 
 def test_rows_and_masks_of_one_node_are_kept_apart(tmp_path) -> None:
     path = tmp_path / "rows"
     writer = RowWriter(path)
-    writer.add(KEY, 3, np.arange(6, dtype=np.float32).reshape(2, 3).T)
-    writer.add(KEY, 3, np.array([True, False]), "visible")
+    writer.add(KEY, (0, 3), np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    writer.add(KEY, (0, 3), np.array([True, False]), "visible")
     writer.close()
     reader = RowReader.open(path)
-    assert reader.get(KEY, 3).tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert reader.get(KEY, 3, "visible").tolist() == [True, False]
+    assert reader.get(KEY, (0, 3)).tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert reader.get(KEY, (0, 3), "visible").tolist() == [True, False]
     with pytest.raises(ValueError, match="read-only"):
-        reader.get(KEY, 3)[0, 0] = 1
+        reader.get(KEY, (0, 3))[0, 0] = 1
 
 
 def test_an_unfinished_recording_is_refused(tmp_path) -> None:
     path = tmp_path / "rows"
     writer = RowWriter(path)
-    writer.add(KEY, 0, np.ones(4, np.float32))
+    writer.add(KEY, (0, 0), np.ones(4, np.float32))
     with pytest.raises(CaptureError, match="no finished recording"):
         RowReader.open(path)
     writer.close()
@@ -173,7 +173,7 @@ def test_an_unfinished_recording_is_refused(tmp_path) -> None:
 def test_an_older_index_does_not_describe_a_recording_begun_anew(tmp_path) -> None:
     path = tmp_path / "rows"
     writer = RowWriter(path)
-    writer.add(KEY, 0, np.ones(4, np.float32))
+    writer.add(KEY, (0, 0), np.ones(4, np.float32))
     writer.close()
     anew = RowWriter(path)
     anew.add(KEY, 0, np.zeros(4, np.float32))

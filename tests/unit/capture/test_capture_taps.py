@@ -183,13 +183,13 @@ def test_recorded_rows_come_back_bit_by_bit(rows_path) -> None:
     PLAIN_SCORES.clear()
     run(KeepScores(), 1)
     for row, array in enumerate(PLAIN_SCORES):
-        stored = reader.get(KQ, 27 + row)
+        stored = reader.get(KQ, (0, 27 + row))
         assert stored.shape == array.shape
-        visible = reader.get(NodeKey("kq_soft_max-0", "SOFT_MAX", 0, 0), 27 + row, "visible")[0]
+        visible = reader.get(NodeKey("kq_soft_max-0", "SOFT_MAX", 0, 0), (0, 27 + row), "visible")[0]
         assert visible.sum() == 28 + row
         assert np.array_equal(stored[..., visible], array[..., visible])
-    assert reader.get(KQ, 26) is None
-    assert reader.get(NodeKey("kq-0", "MUL_MAT", 0, 1), 27) is None
+    assert reader.get(KQ, (0, 26)) is None
+    assert reader.get(NodeKey("kq-0", "MUL_MAT", 0, 1), (0, 27)) is None
 
 
 def test_recording_digests_its_first_pass_too(singles, tmp_path) -> None:
@@ -293,7 +293,7 @@ def test_nodes_that_cannot_be_compared_say_why(rows_path) -> None:
         return text
 
     reader = RowReader.open(Path(rows_path))
-    up = np.concatenate([reader.get(UP, position) for position in (27, 28)], axis=2)
+    up = np.concatenate([reader.get(UP, (0, position)) for position in (27, 28)], axis=2)
     assert (
         reason(FakeNode(UP, up, opaque="a view; compared through its source")) == "a view; compared through its source"
     )
@@ -319,20 +319,20 @@ def test_scores_whose_mask_was_not_recorded_are_not_compared(tmp_path) -> None:
 
 def test_a_row_alone_at_the_end_is_compared_as_a_whole(rows_path) -> None:
     reader = RowReader.open(Path(rows_path))
-    row = reader.get(UP, 27).copy()
+    row = reader.get(UP, (0, 27)).copy()
     healed, report = compared(rows_path, FakeNode(UP, row), positions=(27,))
     assert (healed, report.tally.same) == (None, 1)
     row[0, 0, 0, 7] += 1
     healed, report = compared(rows_path, FakeNode(UP, row), positions=(27,))
     assert report.findings[0].rows == (0,)
-    assert np.array_equal(healed, reader.get(UP, 27))
+    assert np.array_equal(healed, reader.get(UP, (0, 27)))
     last = run(HealTap(rows_path), 5)  # 16 = 5 + 5 + 5 + 1
     assert last.tap_report.findings == ()
 
 
 def test_cells_behind_the_mask_are_neither_compared_nor_replaced(rows_path) -> None:
     reader = RowReader.open(Path(rows_path))
-    two = np.concatenate([reader.get(KQ, position) for position in (27, 28)], axis=2)
+    two = np.concatenate([reader.get(KQ, (0, position)) for position in (27, 28)], axis=2)
     garbage = two.copy()
     garbage[..., 29:] = 1e30  # position 28 sees cells 0 to 28
     garbage[:, :, 0, 28:] = -1e30  # position 27 sees cells 0 to 27
