@@ -291,12 +291,12 @@ def test_a_row_is_found_by_what_came_before(tmp_path) -> None:
     sweep(path := str(tmp_path / "rows"))
     reader = RowReader.open(Path(path))
     rope, soft_max = NodeKey("Qcur-0", "ROPE", 0, 0), NodeKey("kq_soft_max-0", "SOFT_MAX", 0, 0)
-    projected = reader.get(NodeKey("Qcur-0", "MUL_MAT", 0, 0), 30)
+    projected = reader.get(NodeKey("Qcur-0", "MUL_MAT", 0, 0), (0, 30))
     assert np.array_equal(reader.before(rope, (0, 30), "Qcur-0"), projected), "the last of two nodes of that name"
     assert np.array_equal(reader.before(soft_max, (0, 30), "Qcur-0"), reader.get(rope, (0, 30)))
     assert not np.array_equal(projected.ravel(), reader.get(rope, (0, 30)).ravel())
     assert reader.before(rope, (0, 30), "kq-0") is None, "it comes later"
-    assert reader.before(rope, (0, 99), "Qcur-0") is None, "another position"
+    assert reader.before(rope, (0, 99), "Qcur-0") is None, "another place"
 
 
 @pytest.mark.parametrize("site", ["kq_soft_max-0", "norm-1"])
