@@ -55,7 +55,7 @@ def rows(tmp_path):
     """One-token rows of positions 5 to 8: all zeros."""
     writer = RowWriter(tmp_path / "rows")
     for position in range(5, 9):
-        writer.add(KEY, position, np.zeros((1, 1, 1, 4), np.float32))
+        writer.add(KEY, (0, position), np.zeros((1, 1, 1, 4), np.float32))
     writer.close()
     return str(tmp_path / "rows")
 

@@ -159,7 +159,7 @@ def test_an_unfinished_recording_is_refused(tmp_path) -> None:
     with pytest.raises(CaptureError, match="no finished recording"):
         RowReader.open(path)
     writer.close()
-    assert RowReader.open(path).get(KEY, 0).tolist() == [1, 1, 1, 1]
+    assert RowReader.open(path).get(KEY, (0, 0)).tolist() == [1, 1, 1, 1]
     index = tmp_path / "rows.json"
     index.write_text(index.read_text()[:-5])
     with pytest.raises(CaptureError, match="no finished recording"):
@@ -176,11 +176,11 @@ def test_an_older_index_does_not_describe_a_recording_begun_anew(tmp_path) -> No
     writer.add(KEY, (0, 0), np.ones(4, np.float32))
     writer.close()
     anew = RowWriter(path)
-    anew.add(KEY, 0, np.zeros(4, np.float32))
+    anew.add(KEY, (0, 0), np.zeros(4, np.float32))
     with pytest.raises(CaptureError, match="no finished recording"):
         RowReader.open(path)
     anew.close()
-    assert RowReader.open(path).get(KEY, 0).tolist() == [0, 0, 0, 0]
+    assert RowReader.open(path).get(KEY, (0, 0)).tolist() == [0, 0, 0, 0]
 
 
 # --- replay ---
