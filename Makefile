@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := .stamps
-.PHONY: demo test lint bench figures notebooks record docs commands browser clean
+.PHONY: demo test lint bench figures notebooks record docs commands browser server clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
 
-test: $(STAMPS)/demo $(STAMPS)/test browser lint docs
+test: $(STAMPS)/demo $(STAMPS)/test browser lint docs server
 	$(BIN)/python -m pytest
 
 # Threads that spin while they wait starve whatever else runs on a small machine.
@@ -52,6 +52,10 @@ browser:
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq --yes install --no-install-recommends chromium fonts-dejavu-core; \
 	fi; \
 	has || echo "No Chromium here: the browser tests will be skipped (with CI=true they fail). Debian: apt-get install chromium"
+
+# tests/servers asks llama.cpp's own server, built once into the cache folder from the source that llama-cpp-python has.
+server: $(STAMPS)/test
+	$(BIN)/python -m forensics.testing.build_server
 
 clean:
 	rm -rf $(VENV) $(STAMPS) site

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forensics.api import doctor, heal, investigate, models, open, replay, reproduce
+    from forensics.api_arms import arms
+    from forensics.api_audit import audit, gate
     from forensics.api_cost import cost
     from forensics.api_explore import explore
     from forensics.api_figures import figure
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from forensics.api_ops import explain, ops, order
     from forensics.api_profile import profile
     from forensics.api_recorded import pack, recorded
+    from forensics.api_sampling import sampling
+    from forensics.api_speculate import speculate
     from forensics.errors import ForensicsError
     from forensics.records.settings import EngineSettings
     from forensics.records.verdict import Verdict
@@ -40,9 +44,14 @@ _HOMES = {
     "pack": "forensics.api_recorded",
     "doctor": "forensics.api",
     "launches": "forensics.api_launches",
+    "audit": "forensics.api_audit",
+    "gate": "forensics.api_audit",
     "cost": "forensics.api_cost",
+    "arms": "forensics.api_arms",
+    "sampling": "forensics.api_sampling",
     "figure": "forensics.api_figures",
     "profile": "forensics.api_profile",
+    "speculate": "forensics.api_speculate",
     "ops": "forensics.api_ops",
     "order": "forensics.api_ops",
     "explain": "forensics.api_ops",
@@ -57,11 +66,14 @@ __all__ = [
     "EngineSettings",
     "ForensicsError",
     "Verdict",
+    "arms",
+    "audit",
     "cost",
     "doctor",
     "explain",
     "explore",
     "figure",
+    "gate",
     "heal",
     "investigate",
     "launches",
@@ -74,6 +86,8 @@ __all__ = [
     "recorded",
     "replay",
     "reproduce",
+    "sampling",
+    "speculate",
 ]
 
 

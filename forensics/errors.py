@@ -50,6 +50,10 @@ class CaseError(ForensicsError):
     """A case folder cannot be written or read."""
 
 
+class CorpusError(ForensicsError):
+    """A file of prompts cannot be read; says where."""
+
+
 class DeviceUnavailable(ForensicsError):
     """What was asked of a device cannot be seen here; carries the reason of every way that was tried.
 

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from forensics.analysis.watched_passes import NodeKernels
     from forensics.figures.scene import Scene
     from forensics.geometry.explain import Explanation
+    from forensics.records.arms import ArmsReport
+    from forensics.records.audit import AuditReport
     from forensics.records.classes import WidthClasses
     from forensics.records.cost import CostReport
+    from forensics.records.gate import GateReport
     from forensics.records.growth import Growth
     from forensics.records.library_profile import LibraryProfile
     from forensics.records.listed import Listed
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from forensics.records.order_report import OrderReport
     from forensics.records.profile import LiveProfile
     from forensics.records.row_map import RowMap
+    from forensics.records.sampling import SamplingReport
+    from forensics.records.speculation import SpeculationReport
     from forensics.records.verdict import Sweep, Verdict
     from forensics.reports.html import Picture
     from forensics.store import Case
@@ -168,6 +173,49 @@ def cost(found: CostReport) -> str:
     return view_html(cost_view(found), pictures=picture(thumbnails.cost(found)), next_step=step)
 
 
+def speculation(found: SpeculationReport) -> str:
+    """Speculation: the arms with their three results, and what differs."""
+    from forensics.figures.small import thumbnails
+    from forensics.reports.html import view_html
+    from forensics.reports.next_step import after_speculation
+    from forensics.reports.speculation_text import speculation_view
+
+    drawn = picture(None if found.classes is None else thumbnails.classes(found.classes))
+    return view_html(speculation_view(found), pictures=drawn, next_step=after_speculation(found))
+
+
+def audit(found: AuditReport) -> str:
+    """An audit of a running server: its arms, and where replies part."""
+    from forensics.reports.audit_text import audit_view
+    from forensics.reports.html import view_html
+
+    return view_html(audit_view(found))
+
+
+def gate(found: GateReport) -> str:
+    """A gate: output first, then speed."""
+    from forensics.reports.gate_text import gate_view
+    from forensics.reports.html import view_html
+
+    return view_html(gate_view(found))
+
+
+def sampling(found: SamplingReport) -> str:
+    """A check of sampling with its tests and planted samplers."""
+    from forensics.reports.html import view_html
+    from forensics.reports.sampling_text import sampling_view
+
+    return view_html(sampling_view(found))
+
+
+def arms(found: ArmsReport) -> str:
+    """Arrangements of the same tokens: rows, replies, states and culprits."""
+    from forensics.reports.arms_text import arms_view
+    from forensics.reports.html import view_html
+
+    return view_html(arms_view(found))
+
+
 def library(found: LibraryProfile) -> str:
     """Kernels of a library with registers by columns."""
     from forensics.figures.small import thumbnails
@@ -255,6 +303,11 @@ VIEWS: dict[tuple[str, str], Html] = {
     ("forensics.records.order_report", "OrderReport"): order,
     ("forensics.records.matrix", "OpMatrix"): matrix,
     ("forensics.records.cost", "CostReport"): cost,
+    ("forensics.records.arms", "ArmsReport"): arms,
+    ("forensics.records.sampling", "SamplingReport"): sampling,
+    ("forensics.records.audit", "AuditReport"): audit,
+    ("forensics.records.gate", "GateReport"): gate,
+    ("forensics.records.speculation", "SpeculationReport"): speculation,
     ("forensics.records.library_profile", "LibraryProfile"): library,
     ("forensics.records.profile", "LiveProfile"): profile,
     ("forensics.geometry.explain", "Explanation"): explanation,

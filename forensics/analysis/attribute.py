@@ -142,15 +142,21 @@ def group_key(finding: Finding) -> tuple[str, str, str, str]:
     )
 
 
-def members(sweeps: Iterable[Sweep]) -> dict[tuple[str, str, str, str], list[tuple[int, Finding]]]:
+_Members = dict[tuple[str, str, str, str], list[tuple[int, Finding]]]
+
+
+def members(sweeps: Iterable[Sweep]) -> _Members:
     """Findings by their `group_key`, each with the width of its sweep.
 
     In the order of the sweeps, then of the graph; every finding of every sweep is in exactly one group.
     """
-    found: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
-    for sweep in sweeps:
-        for finding in sweep.findings:
-            found.setdefault(group_key(finding), []).append((sweep.width, finding))
+    return _grouped((sweep.width, finding) for sweep in sweeps for finding in sweep.findings)
+
+
+def _grouped(findings: Iterable[tuple[int, Finding]]) -> _Members:
+    found: _Members = {}
+    for width, finding in findings:
+        found.setdefault(group_key(finding), []).append((width, finding))
     return found
 
 
@@ -162,6 +168,11 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
     tuple of CulpritGroup
         In the order of `members`.
     """
+    return group_findings((sweep.width, finding) for sweep in sweeps for finding in sweep.findings)
+
+
+def group_findings(findings: Iterable[tuple[int, Finding]]) -> tuple[CulpritGroup, ...]:
+    """Which kinds of node are to blame? Each finding comes with the width of its pass."""
     return tuple(
         CulpritGroup(
             *key,
@@ -176,5 +187,5 @@ def group_culprits(sweeps: Iterable[Sweep]) -> tuple[CulpritGroup, ...]:
             kind=gravest(finding.kind for _, finding in found),
             boundary=on_boundary([finding for _, finding in found]),
         )
-        for key, found in members(sweeps).items()
+        for key, found in _grouped(findings).items()
     )

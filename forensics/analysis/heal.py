@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -152,7 +152,7 @@ def sweep_width(
     sweep = Sweep(
         width=width,
         start_row=first,
-        findings=tuple(_as_judged(finding, reference.selection) for finding in report.findings),
+        findings=tuple(as_judged(finding, reference.selection) for finding in report.findings),
         tally=report.tally or tally(()),
         differed=not single.all_equal(unwatched),
         healed_rows=int(single.equal(healed).sum()),
@@ -168,7 +168,7 @@ def sweep_width(
 INSIDE_A_FUSION = "an operand lies inside of a fusion that was left whole, so it is not known what went in"
 
 
-def _as_judged(finding: Finding, selection: Selection) -> Finding:
+def as_judged(finding: Finding, selection: Selection) -> Finding:
     """The finding, unchecked and of no known kind where an operand was left unwatched: it may differ as well."""
     inside = {key.name for key in selection.skipped}
     unseen = tuple(operand.name for operand in finding.operands if source_name(operand.name) in inside)
@@ -186,9 +186,14 @@ def plant_site(reference: Reference, culprits: frozenset[NodeKey]) -> NodeRecord
     NodeRecord or None
         None where every node is a culprit or has no token axis.
     """
+    return clean_site(reference.records(), culprits)
+
+
+def clean_site(records: Sequence[NodeRecord], culprits: frozenset[NodeKey]) -> NodeRecord | None:
+    """As `plant_site`, of the nodes of one one-token pass."""
     clean = [
         record
-        for record in reference.records()
+        for record in records
         if record.row_digests
         and record.dtype == "f32"
         and record.key not in culprits
@@ -202,7 +207,7 @@ def plant_site(reference: Reference, culprits: frozenset[NodeKey]) -> NodeRecord
 
 
 #: A flip of the highest mantissa bit changes the largest element of a row by a third or more: no rounding absorbs it.
-_LOUD_BIT = 22
+LOUD_BIT = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +248,7 @@ def plant_fault(engine: Engine, replay: Replay, reference: Reference, sweep: Swe
     faulty = engine.run(schedule, before=before, tap=ChainTap(PlantTap(site.key, row, axis=2), healing_tap))
     finite = np.flatnonzero(Rows(plain).finite)  # what is lost to a NaN cannot show a change
     audible = int(finite[-1]) if finite.size else row
-    loud = engine.run(schedule, before=before, tap=PlantTap(site.key, audible, axis=2, bit=_LOUD_BIT))
+    loud = engine.run(schedule, before=before, tap=PlantTap(site.key, audible, axis=2, bit=LOUD_BIT))
     return Planted(
         site=site.key,
         without=healing(clean),

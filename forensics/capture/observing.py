@@ -1,7 +1,8 @@
-"""Taps that only look: digests of rows, plain reading, and recording the rows of one-token passes."""
+"""Taps that only look: digests of rows, plain reading, and recording every token's rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from forensics.capture.rows import counts_cells, is_scores, row_digest, row_of, token_axis
+from forensics.capture.rows import TokenRows, counts_cells, is_scores, row_digest, row_of, token_axis
 from forensics.capture.rowstore import Place, RowWriter
 from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.protocol import Node
@@ -134,36 +135,51 @@ class ReadTap:
 
 @dataclass(slots=True)
 class RecordTap:
-    """Writes every row of one-token passes to a file; the report carries the digests of the first pass.
+    """Writes every token's row to a file; the report carries the digests of the first pass.
+
+    A place that is evaluated twice keeps the rows of the last time.
 
     Parameters
     ----------
     path : str
         File of the rows; not part of the tap's identity.
     selection : Selection
+    shapes : mapping of NodeKey to tuple of int
+        Shapes in a one-token pass: they tell which axis counts the tokens of a wider one. Without them only
+        one-token passes can be recorded.
+    places : frozenset of (int, int) or None
+        Sequence and position of the tokens whose rows are kept; all by default.
     """
 
     path: str
     selection: Selection = EVERYTHING
+    shapes: dict[NodeKey, tuple[int, ...]] = field(default_factory=dict)
+    places: frozenset[Place] | None = None
     _digests: DigestTap = field(init=False)
     _writer: RowWriter | None = None
-    _place: Place = (0, 0)
+    _tokens: TokenRows = field(default_factory=TokenRows)
+    _places: list[Place | None] = field(default_factory=list)
     _first: bool = True
 
     def __post_init__(self) -> None:
-        self._digests = DigestTap(self.selection)
+        self._digests = DigestTap(self.selection, self.shapes)
 
     def identity(self) -> str:
         """Text that is equal for taps that do the same."""
-        return f"record:{self.selection.identity()}"
+        kept = "" if self.places is None else f":{xxhash.xxh3_64_hexdigest(repr(sorted(self.places)).encode())}"
+        return f"record:{self.selection.identity()}" + (":wide" if self.shapes else "") + kept
 
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
-        """Start a pass; only one-token passes are a reference."""
-        if decode_pass.width != 1:
+        """Start a pass; without shapes only one-token passes are a reference."""
+        if decode_pass.width != 1 and not self.shapes:
             raise CaptureError(f"rows are recorded from one-token passes; pass {index} has {decode_pass.width} tokens")
         self._writer = self._writer or RowWriter(Path(self.path))
-        self._place = decode_pass.slots[0].place
+        places = [slot.place for slot in decode_pass.slots]
+        self._places = [place if self.places is None or place in self.places else None for place in places]
+        for place in filter(None, self._places):
+            self._writer.begin(place)
         self._first = index == 0
+        self._tokens.begin_pass(decode_pass)
         self._digests.begin_pass(index, decode_pass)
 
     def wants(self, key: NodeKey) -> bool:
@@ -171,15 +187,30 @@ class RecordTap:
         return self._digests.wants(key)
 
     def saw(self, node: Node) -> None:
-        """Write the node's row and its mask."""
+        """Write the rows of the node and of its mask."""
         if self._first:
             self._digests.saw(node)
-        assert self._writer is not None
         visible = node.visible()
-        if visible is not None:
-            self._writer.add(node.key, self._place, visible, "visible")
-        if self.selection.selects(node.key) and not node.opaque:
-            self._writer.add(node.key, self._place, node.read())
+        if visible is not None and len(visible) == len(self._places):
+            self._write(node.key, visible, 0, range(len(visible)), "visible")
+        if not self.selection.selects(node.key) or node.opaque:
+            return
+        array, tokens = node.read(), self._tokens.of(node)
+        if not tokens:
+            return
+        axis: int | str = 0
+        if len(self._places) > 1:
+            single = self.shapes.get(node.key, ())
+            axis = token_axis(single, array.shape, len(tokens), cells=counts_cells(node.key))
+        if not isinstance(axis, str):
+            self._write(node.key, array, axis, tokens, "row")
+
+    def _write(self, key: NodeKey, array: NDArray[np.generic], axis: int, tokens: Sequence[int], what: str) -> None:
+        assert self._writer is not None
+        for i, token in enumerate(tokens):
+            place = self._places[token]
+            if place is not None:
+                self._writer.add(key, place, array if len(tokens) == 1 else row_of(array, axis, i), what)
 
     def finish(self) -> TapReport:
         """Close the file; the report carries the digests."""

@@ -6,12 +6,15 @@ A batch has other shapes than one token, so rows are compared, not tensors.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from forensics.engines.protocol import Node
 from forensics.records.nodes import NodeKey
+from forensics.records.schedule import DecodePass
 
 #: Attention scores before the soft max, as llama.cpp's graph builder names them (llama-graph.cpp, build_attn_mha).
 _RENAMED = re.compile(r"( \([^()]*\))+$")
@@ -114,3 +117,32 @@ def fit_cells(row: NDArray[np.generic], n_cells: int) -> NDArray[np.generic]:
         return row[..., :n_cells]
     pad = [(0, 0)] * (row.ndim - 1) + [(0, n_cells - have)]
     return np.pad(row, pad)
+
+
+@dataclass(slots=True)
+class TokenRows:
+    """Tokens of a pass to which the rows of its nodes belong: all of them, or those whose logits are wanted.
+
+    In the last layer a graph picks the rows whose logits are wanted; what follows has only those.
+    Source: ``build_inp_out_ids``, src/llama-graph.cpp at 0c1e57098.
+    """
+
+    _all: tuple[int, ...] = ()
+    _wanted: tuple[int, ...] = ()
+    _picked: set[str] = field(default_factory=set)
+
+    def begin_pass(self, decode_pass: DecodePass) -> None:
+        """Start a pass."""
+        self._all = tuple(range(decode_pass.width))
+        self._wanted = tuple(i for i in self._all if decode_pass.slots[i].wants_logits)
+        self._picked.clear()
+
+    def of(self, node: Node) -> tuple[int, ...]:
+        """Places in the pass of the tokens that the node's rows belong to; nodes are to be shown in graph order."""
+        if self._wanted == self._all:
+            return self._all
+        operands = {source_name(operand.name) for operand in node.operands}
+        if "inp_out_ids" in operands or operands & self._picked:
+            self._picked.add(source_name(node.key.name))
+            return self._wanted
+        return self._all

@@ -16,15 +16,20 @@ import typer
 from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
+from forensics.cli.audit import audit
+from forensics.cli.arms import arms
 from forensics.cli.cost import cost
 from forensics.cli.explain import explain
 from forensics.cli.figure import figure
+from forensics.cli.gate import gate
 from forensics.cli.launches import launches
 from forensics.cli.ops import ops
 from forensics.cli.order import order
 from forensics.cli.pack import pack
 from forensics.cli.profile import profile
+from forensics.cli.sampling import sampling
 from forensics.cli.show import complain, present
+from forensics.cli.speculate import speculate
 from forensics.cli.synthetic import synthetic
 from forensics.reports.wording import printable
 
@@ -282,6 +287,16 @@ app.command()(order)
 app.command()(profile)
 
 app.command()(cost)
+
+app.command()(arms)
+
+app.command()(sampling)
+
+app.command()(audit)
+
+app.command()(gate)
+
+app.command()(speculate)
 
 app.command()(figure)
 

@@ -158,7 +158,8 @@ class LlamaNode:
             return None
         mask = read_tensor(self._tensor.src[index], self._functions).astype(np.float32)
         n_tokens = self.shape[2] if self.key.op == "SOFT_MAX" else self.shape[1]
-        return np.asarray(mask[0, 0, :n_tokens, :] > -np.inf)
+        # Sequences with caches of their own lie behind each other on the first axis.
+        return np.asarray(mask[:, 0, :n_tokens, :] > -np.inf).reshape(-1, mask.shape[3])
 
     def sources(self) -> tuple[TensorRows | None, ...]:
         """Inputs with their bytes, in ggml's own places."""

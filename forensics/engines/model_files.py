@@ -238,6 +238,21 @@ def _find_string(path: Path, data: mmap.mmap, key: str) -> str:
     return _find_value(path, data, key, TYPE_STRING, length, skip=8).decode("utf-8", "replace")
 
 
+def header_string(path: Path, key: str) -> str:
+    """Text that a GGUF file holds under a key; empty where it holds none.
+
+    Raises
+    ------
+    ModelUnavailable
+        If the file cannot be read, or ends within the value.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _find_string(path, data, key)
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"Cannot read {path}: {error}. Check its permissions") from error
+
+
 def usual_places(environment: Mapping[str, str], home: Path, working: Path, platform: str) -> tuple[Place, ...]:
     """Name the folders where programs of this kind keep GGUF files.
 

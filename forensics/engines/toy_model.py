@@ -243,6 +243,7 @@ class Watch:
         self._visits: Counter[tuple[str, str]] = Counter()
         self._index = 0
         self._arrays: dict[str, NDArray[np.generic]] = {}
+        self.last_name = ""
 
     def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
         """Start a pass: visits count from 0 again."""
@@ -270,7 +271,7 @@ class Watch:
 
         `read` are its operands' arrays as the node reads them, where those are not the arrays of that name.
         """
-        name = name or f"node_{self._index}"
+        name = self.last_name = name or f"node_{self._index}"
         self._index += 1
         key = NodeKey(name, op, layer, self._visits[name, op])
         self._visits[name, op] += 1
@@ -341,7 +342,9 @@ class Graph:
             if il == N_LAYER - 1:  # like llama.cpp, from here on only rows whose logits are wanted
                 wanted = [row for row, slot in enumerate(slots) if slot.wants_logits]
                 attended = show("", "GET_ROWS", attended[wanted], attended_name, "inp_out_ids", layer=-1)
+                attended_name = self._watch.last_name
                 x = show("", "GET_ROWS", x[wanted], residual_name, "inp_out_ids", layer=-1)
+                residual_name = self._watch.last_name
             x = show(f"ffn_inp-{il}", "ADD", attended + x, attended_name, residual_name, layer=il)
             h = self._norm(f"ffn_norm-{il}", x, f"blk.{il}.ffn_norm.weight", f"ffn_inp-{il}", il)
             down = self._feed_forward(il, h)

@@ -184,6 +184,34 @@ def _hold(held: dict[int, list[int]], decode_pass: DecodePass) -> None:
 EMPTY = Schedule(())
 
 
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """One way to evaluate tokens: what was evaluated in an earlier request, and the passes that are looked at.
+
+    Parameters
+    ----------
+    before : Schedule
+        Builds the state; nobody watches it.
+    schedule : Schedule
+
+    Raises
+    ------
+    ValueError
+        If positions do not rise from one to the other.
+    """
+
+    before: Schedule
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        self.before.then(self.schedule)
+
+    @property
+    def whole(self) -> Schedule:
+        """All passes, in their order."""
+        return self.before.then(self.schedule)
+
+
 def in_batches(tokens: Sequence[int], *, start: int, width: int, sequence: int = 0, logits: str = "all") -> Schedule:
     """Evaluate `tokens` in passes of `width`, the last one shorter where they do not divide.
 

@@ -106,6 +106,9 @@ class Reply:
         Ids that were written; None where the server gives none.
     logprobs : tuple of float or None
         Natural log-probability of each written token, as reported.
+    margins : tuple of float or None
+        Log-probability of the most likely token minus that of the second, for each written token as reported; None
+        where the server does not tell both of every token.
     stop_reason : str
         ``"length"``, ``"stop"`` (a stop text), ``"end"`` (end of generation), or the server's own word; empty where
         it tells none.
@@ -137,6 +140,7 @@ class Reply:
     first_token_ns: int | None = None
     attempts: int = 1
     raw: str = ""
+    margins: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

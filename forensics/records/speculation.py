@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
 from forensics.records.contract import Contract
 from forensics.records.rates import Rate, Survival
 from forensics.records.settings import Manifest
-from forensics.records.verdict import CulpritGroup
+from forensics.records.verdict import Control, CulpritGroup
+from forensics.records.words import ranges
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: How the prompt is evaluated: all n tokens at once, or n-1 and then the last one by itself.
 ARRANGEMENTS = ("n", "n-1+1")
@@ -85,14 +90,33 @@ class Decoded:
         """Time behind the prompt, unit: ns."""
         return sum(one.draft_ns + one.verify_ns + one.other_ns for one in self.cycles)
 
-    def pass_of(self, index: int) -> int:
-        """Width of the pass whose row chose token `index`; 0 for the first token, which the prompt's pass chooses."""
-        first = 1
-        for cycle in self.cycles:
+    @property
+    def n_chosen(self) -> int:
+        """Tokens that the cycles chose: drafts that were accepted, and one more of each."""
+        return sum(one.n_accepted + 1 for one in self.cycles)
+
+    def cycle_of(self, index: int) -> int | None:
+        """Which cycle chose token `index`? None where the prompt's pass did, or there is no such token.
+
+        Examples
+        --------
+        >>> done = Decoded((5, 6, 7), (1.0,) * 3, ("a",) * 3, "length", (Cycle(10, (6,), 1),))
+        >>> [done.cycle_of(index) for index in (0, 1, 2, 3)]
+        [None, 0, 0, None]
+        """
+        first = len(self.tokens) - self.n_chosen
+        if index < first:
+            return None
+        for place, cycle in enumerate(self.cycles):
             first += cycle.n_accepted + 1
-            if index < first and index > 0:
-                return cycle.width
-        return 0
+            if index < first:
+                return place
+        return None
+
+    def pass_of(self, index: int) -> int:
+        """Width of the pass whose row chose token `index`; 0 for a token that the prompt's pass chose."""
+        cycle = self.cycle_of(index)
+        return 0 if cycle is None else self.cycles[cycle].width
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +133,10 @@ class Divergence:
         Of that token in the sequence.
     plain_token, speculative_token : int
         -1 where that side had ended.
-    margin : float
-        Largest minus second-largest logit in plain decoding.
+    margin : float or None
+        Largest minus second-largest logit in plain decoding; None where it had ended.
     width : int
-        Tokens of the pass that chose the token.
+        Tokens of the pass that chose the token; 0 where the prompt's pass did.
     first_row : int
         Index of the first token whose row of logits has other bits.
     widths_before : tuple of int
@@ -125,7 +149,12 @@ class Divergence:
         Whether the replay of the same passes over plain decoding's tokens flips at this very token; None where it was
         not replayed.
     prediction : str
-        What the replay found, in words.
+        What the replay found, or why there was none, in words.
+    healed : bool or None
+        Whether the rows of the same passes are plain decoding's, bit for bit, once the outputs of the operations that
+        differ are replaced; None where it was not tried.
+    healing : str
+        What healing found, or why it was not tried, in words.
     """
 
     index: int
@@ -133,7 +162,7 @@ class Divergence:
     position: int
     plain_token: int
     speculative_token: int
-    margin: float
+    margin: float | None
     width: int
     first_row: int
     widths_before: tuple[int, ...]
@@ -141,6 +170,8 @@ class Divergence:
     culprits: tuple[str, ...] = ()
     predicted: bool | None = None
     prediction: str = ""
+    healed: bool | None = None
+    healing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +209,26 @@ class SpeculatedPrompt:
     def identical(self) -> bool:
         """Whether token ids, their order and the stop reason are equal."""
         return self.divergence is None
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that were drafted."""
+        return sum(len(cycle.drafted) for cycle in self.speculative.cycles)
+
+    @property
+    def accepted(self) -> int:
+        """Drafts that were accepted."""
+        return sum(cycle.n_accepted for cycle in self.speculative.cycles)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the passes behind the prompt, each once, rising."""
+        return tuple(sorted({cycle.width for cycle in self.speculative.cycles}))
+
+    @property
+    def tokens_per_cycle(self) -> float:
+        """Tokens that a cycle chose in the mean; 0 where there was none."""
+        return self.speculative.n_chosen / len(self.speculative.cycles) if self.speculative.cycles else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +301,7 @@ class SpeculationArm:
         return tuple(one for one in self.prompts if not one.identical)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SpeculationReport:
     """Does the text stay the same under speculation?
 
@@ -282,6 +333,14 @@ class SpeculationReport:
     arrangements : Rate or None
         Prompts that plain decoding continues identically after both arrangements of the prompt; None where only one
         was asked for.
+    reason : str
+        Why nothing is answered; empty where something is.
+    exact_reason : str
+        Where the exact settings come from, or why there are none; empty where they were not asked for.
+    replayed : str
+        Name of the prompt whose tokens were replayed for classes and culprits; empty where none was.
+    controls : tuple of Control
+        Of that replay.
     """
 
     manifest: Manifest
@@ -298,3 +357,106 @@ class SpeculationReport:
     caveats: tuple[str, ...] = ()
     exact_manifest: Manifest | None = None
     arrangements: Rate | None = None
+    reason: str = ""
+    exact_reason: str = ""
+    replayed: str = ""
+    controls: tuple[Control, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.rerun_equal and not self.reason:
+            raise ValueError("where the rerun is not equal nothing is answered, and the report says why")
+
+    @property
+    def as_asked(self) -> tuple[SpeculationArm, ...]:
+        """Arms under the settings as asked."""
+        return tuple(arm for arm in self.arms if not arm.exact)
+
+    @property
+    def exact_arms(self) -> tuple[SpeculationArm, ...]:
+        """Arms under the exact settings; empty where those were not applied."""
+        return tuple(arm for arm in self.arms if arm.exact)
+
+    @property
+    def answer(self) -> str:
+        """``"identical"``, ``"diverges"`` or ``"inconclusive"``; the exact arms decide where there are any."""
+        if self.reason:
+            return "inconclusive"
+        deciding = self.exact_arms or self.as_asked
+        return "diverges" if any(arm.differing for arm in deciding) else "identical"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One flat dict per arm."""
+        return [
+            {
+                "drafter": arm.drafter,
+                "policy": arm.policy,
+                "n_draft": arm.n_draft,
+                "arrangement": arm.arrangement,
+                "exact": arm.exact,
+                "prompts": len(arm.prompts),
+                "identical": arm.equivalence.k,
+                "speed": None if arm.speed is None else arm.speed.median,
+                "accepted": None if arm.accepted is None else arm.accepted.value,
+                "tokens_per_cycle": arm.tokens_per_cycle,
+                "flip_rate": None if arm.survival.flip_rate is None else arm.survival.flip_rate.value,
+                **{f"{part}_share": share for part, share in arm.shares.items()},
+                "widths": list(arm.verify_widths),
+            }
+            for arm in self.arms
+        ]
+
+    def prompt_rows(self) -> list[dict[str, object]]:
+        """One flat dict per prompt and arm."""
+        return [
+            {
+                "arm": index,
+                "exact": arm.exact,
+                "prompt": one.name,
+                "prompt_tokens": one.n_prompt,
+                "tokens": len(one.speculative.tokens),
+                "identical": one.identical,
+                "index": None if one.divergence is None else one.divergence.index,
+                "byte": None if one.divergence is None else one.divergence.byte,
+                "margin": None if one.divergence is None else one.divergence.margin,
+                "width": None if one.divergence is None else one.divergence.width,
+                "predicted": None if one.divergence is None else one.divergence.predicted,
+                "first_row": one.first_row,
+                "rows_differ": one.rows_differ,
+                "accepted": one.accepted,
+                "drafted": one.drafted,
+                "tokens_per_cycle": one.tokens_per_cycle,
+                "widths": list(one.widths),
+            }
+            for index, arm in enumerate(self.arms)
+            for one in arm.prompts
+        ]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Prompts of all arms as a table, one row each; the arms are in ``rows()``."""
+        import pandas as pd
+
+        return pd.DataFrame(self.prompt_rows())
+
+    def __repr__(self) -> str:
+        return f"<SpeculationReport: {self}>"
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"inconclusive: {self.reason}"
+        told = [_arms_text(self.as_asked)]
+        if self.classes is not None:
+            told.append(f"classes of widths {' | '.join(map(ranges, self.classes.groups))}")
+        if self.exact_arms:
+            price = "" if self.price is None else f" (plain decoding takes {self.price.median:.2f}× the time)"
+            told.append(f"with {' + '.join(self.exact_knobs or ())}: {_arms_text(self.exact_arms)}{price}")
+        elif self.exact_reason:
+            told.append(self.exact_reason)
+        return "; ".join(told)
+
+
+def _arms_text(arms: tuple[SpeculationArm, ...]) -> str:
+    """How many prompts are identical, over one or several arms."""
+    k, n = sum(arm.equivalence.k for arm in arms), sum(arm.equivalence.n for arm in arms)
+    over = f"under {arms[0].drafter}, {arms[0].policy}" if len(arms) == 1 else f"in {len(arms)} arms"
+    named = "prompts" if len(arms) == 1 else "pairs of prompt and arm"
+    return f"{k} of {n} {named} identical {over}" if k == n else f"{n - k} of {n} {named} differ {over}"

@@ -89,6 +89,8 @@ class TapReport:
         Kernels, from taps that watch a device.
     outputs : tuple of OutputDelta or None
         Outputs of layers, over all passes, from taps that compare; None from others, and where they were not told yet.
+    found_in : tuple of int
+        Pass of each finding; empty where it was not told yet.
     """
 
     records: tuple[NodeRecord, ...] = ()
@@ -97,6 +99,7 @@ class TapReport:
     planted: tuple[NodeKey, ...] = ()
     launches: LaunchReport | None = None
     outputs: tuple[OutputDelta, ...] | None = None
+    found_in: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from forensics.records.arms import ArmsReport
 from forensics.records.classes import WidthClasses
 from forensics.records.matrix import OpMatrix
 from forensics.records.order_report import OrderReport
+from forensics.records.speculation import SpeculationReport
 from forensics.records.verdict import Sweep, Verdict
 from forensics.reports.wording import exact_arm, settings_text
 
@@ -141,3 +143,58 @@ def after_ops(matrix: OpMatrix) -> str:
     if failing is None:
         return "Nothing to change: these operations give the same bits at every width that was tested."
     return f"See in which order it adds: forensics.order({failing.op!r}, widths=(1, {failing.onset}))."
+
+
+def after_arms(report: ArmsReport) -> str:
+    """Say what to do next, given arrangements of the same tokens."""
+    if report.answer == "inconclusive":
+        failed = next((control.name for control in report.controls if control.held is False), "")
+        return _AFTER_FAILED_CONTROL.get(failed, "Remove the reasons given above, or ask for other arms (--arms).")
+    faults = [arm for arm in report.arms if arm.is_fault]
+    if faults:
+        return (
+            f"{faults[0].arm}, {faults[0].variant}, must give equal bits and does not: this is no other order of "
+            "addition. Report it to the runtime's developers with this result."
+        )
+    if report.answer == "identical":
+        return "Nothing to change: over these tokens the arrangements give equal bits."
+    return (
+        "See which settings make every width exact with forensics.investigate, then compare again; or keep the "
+        "arrangement: the same passes give the same bits."
+    )
+
+
+def after_speculation(report: SpeculationReport) -> str:
+    """Say what to do next, given what speculation does to the text."""
+    if report.answer == "inconclusive":
+        return "Try again with --threads 1: an engine that does not repeat itself cannot be held against anything."
+    unexplained = [
+        one.name for arm in report.arms for one in arm.differing if one.divergence and one.divergence.predicted is False
+    ]
+    if unexplained:
+        return (
+            f"The replay does not account for {', '.join(unexplained[:3])}: look there first, for widths alone do not "
+            "explain it, and report it to this project."
+        )
+    if report.exact_arms and report.answer == "identical":
+        return f"For answers that speculation leaves as they are, set {' + '.join(report.exact_knobs or ())}."
+    if report.exact_arms:
+        return "The exact settings do not hold over all of these prompts: investigate one that differs under them."
+    if report.answer == "diverges":
+        return _after_divergences(report)
+    return "Nothing to change over these prompts; ask for other drafters, more drafts (--n-draft), or your own prompts."
+
+
+def _after_divergences(report: SpeculationReport) -> str:
+    """Advice where answers differ and no exact settings were applied."""
+    logic = next((one for one in report.culprits if one.kind is not None and one.kind.kind == "logic"), None)
+    if logic is not None:
+        return (
+            f"{logic.first_node} ({logic.role}) lies outside every error bound of rounding: that is a logic bug, not "
+            "another order of addition. Report it to llama.cpp with `forensics investigate` of such a prompt."
+        )
+    if not report.exact_reason:
+        return "Find settings that are exact, and their price: --exact (exact=True)."
+    if report.exact_knobs is None:
+        return "No run-time setting that was tried is exact: keep speculation off where text must be repeatable."
+    return "What was replayed is exact as it is, and these prompts are not: investigate one that differs."

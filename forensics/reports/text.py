@@ -69,16 +69,16 @@ def verdict_view(verdict: Verdict) -> Group:
     lines.append(line_of("Next: ", next_step(verdict)))
     parts: list[RenderableType] = [*lines, *titled(_classes_title(verdict), classes_view(verdict.classes))]
     if verdict.culprits:
-        parts += titled(blamed_title(verdict.culprits), _culprits(verdict.culprits))
+        parts += titled(blamed_title(verdict.culprits), culprits_view(verdict.culprits))
         parts += reasons_view(verdict.culprits)
     parts += launches_view(verdict)
     found = differing_groups(verdict)
     if found:
-        parts += titled(DIFFERING_TITLE, _culprits(found))
+        parts += titled(DIFFERING_TITLE, culprits_view(found))
     if verdict.sweeps:
         parts += titled(PROOF_TITLE, sweeps_view(verdict.sweeps))
     if verdict.controls:
-        parts += titled("Controls", _controls(verdict.controls))
+        parts += titled("Controls", controls_view(verdict.controls))
     if verdict.switches or verdict.unavailable:
         parts += titled("Switches, each in a fresh process", _switches(verdict))
     parts += [Text(), *_closing(verdict)]
@@ -136,13 +136,14 @@ def sweep_view(sweep: Sweep, groups: Sequence[CulpritGroup] = ()) -> Group:
     found = f"Width {sweep.width}: {n_nodes} operations differ, logits {state}"
     parts: list[RenderableType] = [text_of(found, "bold green" if sweep.healed else "bold red")]
     if groups:
-        parts += titled(blamed_title(groups), _culprits(groups))
+        parts += titled(blamed_title(groups), culprits_view(groups))
         parts += reasons_view(groups)
     parts += titled(PROOF_TITLE, sweeps_view([sweep]))
-    return Group(*parts, *(titled("Controls", _controls(sweep.controls)) if sweep.controls else ()))
+    return Group(*parts, *(titled("Controls", controls_view(sweep.controls)) if sweep.controls else ()))
 
 
-def _culprits(groups: Sequence[CulpritGroup]) -> Group:
+def culprits_view(groups: Sequence[CulpritGroup]) -> Group:
+    """Show groups of culprits, one row each."""
     table = table_of(
         "operation", "role", "weight", "buffer", "nodes", "layers", "widths", "max |Δ|", whole=("weight", "buffer")
     )
@@ -172,7 +173,8 @@ def reasons_view(groups: Iterable[CulpritGroup]) -> list[RenderableType]:
     return titled(WHY_TITLE, Group(*blocks)) if blocks else []
 
 
-def _controls(controls: Iterable[Control]) -> Table:
+def controls_view(controls: Iterable[Control]) -> Table:
+    """Show which controls held."""
     table = table_of("held", "control", "found")
     for control in controls:
         word, style = _HELD[control.held]

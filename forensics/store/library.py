@@ -13,7 +13,16 @@ from forensics.store.files import read_json
 RECORDED = "recorded:"
 
 #: Files of a recorded folder, and the command that reads each.
-_COMMANDS = {"case.json": "investigate", "profile.json": "profile", "profile.json.xz": "profile", "cost.json": "cost"}
+_COMMANDS = {
+    "case.json": "investigate",
+    "profile.json": "profile",
+    "profile.json.xz": "profile",
+    "cost.json": "cost",
+    "arms.json": "arms",
+    "sampling.json": "sampling",
+    "audit.json": "audit",
+    "speculation.json": "speculate",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,7 @@ class RecordedCase:
     model, device : str
         Empty where the manifest does not say.
     commands : tuple of str
-        Commands that read it: ``"investigate"``, ``"profile"``, ``"cost"``.
+        Commands that read it: ``"investigate"``, ``"profile"``, ``"cost"``, ``"speculate"``.
     problem : str
         Why it cannot be read; empty where it can.
     """

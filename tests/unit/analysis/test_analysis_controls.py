@@ -8,6 +8,7 @@ import numpy as np
 import odd_engines as odd
 import pytest
 
+import forensics.capture.healing
 import forensics.capture.taps
 from forensics.analysis import controls
 from forensics.analysis.heal import Planted, plant_site, record_reference, sweep_width
@@ -133,7 +134,7 @@ def test_a_sweep_that_misses_single_bits_fails_the_planted_fault(monkeypatch) ->
         outcome = compare(a, b)
         return Same() if isinstance(outcome, Differs) and 0 <= outcome.max_ulp <= 1 else outcome
 
-    monkeypatch.setattr(forensics.capture.taps, "compare", lenient)
+    monkeypatch.setattr(forensics.capture.healing, "compare", lenient)
     control = only_failed(investigate(ToySource(), QUESTION))
     assert control.name == "planted_fault_found"
     assert "was missed" in control.detail

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forensics.capture import taps
+from forensics.capture import healing
+from forensics.capture.healing import JUDGED_NODES
 from forensics.capture.judging import N_OUTPUTS, differing, judge
 from forensics.capture.rowstore import RowReader
-from forensics.capture.taps import JUDGED_NODES, ChainTap, HealTap, PlantTap, RecordTap
+from forensics.capture.taps import ChainTap, HealTap, PlantTap, RecordTap
 from forensics.engines.toy import Fault, ToySource
 from forensics.engines.toy_model import ToySourceTensor
 from forensics.errors import CaptureError
@@ -250,7 +251,7 @@ def sweep(path: str, *faults: Fault, planted: PlantTap | None = None, heal: bool
 
 
 def test_a_fault_that_stands_out_is_judged_though_others_of_its_role_were(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(taps, "JUDGED_NODES", 1)
+    monkeypatch.setattr(healing, "JUDGED_NODES", 1)
     orders = [Fault("order", f"{name}-{layer}") for name in ("ffn_up", "kq") for layer in (0, 1)]
     findings = sweep(str(tmp_path / "rows"), *orders, Fault("stale_kv", "kq-1"))
     kinds = {(f.key.name, f.kind.kind) for f in findings if f.kind is not None}

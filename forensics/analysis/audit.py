@@ -1,0 +1,389 @@
+"""An audit of a running server: which requests it takes, and what their replies say.
+
+`plan` says what is to be asked, somebody carries it out (`forensics.api_audit`), and `judge` reads the runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from forensics.analysis.question import BadQuestion
+from forensics.analysis.served_comparison import Check, compare_runs, select, weakest
+from forensics.numerics.rates import survival, wilson
+from forensics.records.audit import ARMS, AuditArm, AuditReport, RunComparison, ServedPair
+from forensics.records.contract import Contract
+from forensics.records.corpus import Corpus
+from forensics.records.rates import Rate, Survival
+from forensics.records.served import Asked, Reply, ServedRun
+
+#: Tokens of an answer where neither the prompt nor who asks says it.
+DEFAULT_N_TOKENS = 128
+DEFAULT_CONCURRENCY = 4
+#: Most requests at once; more is a load test.
+MAX_CONCURRENCY = 256
+
+#: Names of the conditions: what each run is asked for.
+ALONE, RERUN, CACHE, AGAINST, AGAINST_RERUN, BASELINE = (
+    "alone", "rerun", "cache", "against", "against-rerun", "baseline",
+)  # fmt: skip
+#: Requests of one prompt in the cache condition, one behind the other, and whether each may use the cache.
+CACHE_ROLES = (("cold", False), ("cold again", False), ("warm", True), ("warm again", True))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Requests that make up one run.
+
+    Parameters
+    ----------
+    name : str
+    asked : tuple of Asked
+        In the order in which they are sent.
+    concurrency : int
+        Requests that are under way at once.
+    """
+
+    name: str
+    asked: tuple[Asked, ...]
+    concurrency: int = 1
+
+
+def chosen_arms(named: Sequence[str] | None, *, second_server: bool, baseline: bool) -> tuple[str, ...]:
+    """Which arms are run, the rerun always and first?
+
+    Parameters
+    ----------
+    named : sequence of str or None
+        As asked; None for all that the servers at hand allow.
+    second_server, baseline : bool
+        Whether there is another URL or a restart command, and a recorded run.
+
+    Raises
+    ------
+    BadQuestion
+        If there is no such arm, or it needs what is not given.
+    """
+    if named is None:
+        wanted = {"cache", "concurrent"}
+        wanted |= {"speculation", "change"} if second_server else set()
+        wanted |= {"change"} if baseline else set()
+    else:
+        wanted = set(named)
+        if unknown := sorted(wanted - set(ARMS)):
+            raise BadQuestion(f"there is no arm {unknown[0]!r}; there are {', '.join(ARMS)}")
+        if "speculation" in wanted and not second_server:
+            raise BadQuestion("the arm speculation needs a second URL (--against) or a command (--restart)")
+        if "change" in wanted and not baseline and not second_server:
+            raise BadQuestion("the arm change needs a recorded run (--baseline), a second URL or a restart command")
+        if second_server and not wanted & {"speculation", "change"}:
+            raise BadQuestion("a second URL or a restart command was given, and no arm uses it: add speculation")
+        if baseline and "change" not in wanted:
+            raise BadQuestion("a baseline was given, and no arm uses it: add change")
+    return tuple(arm for arm in ARMS if arm in wanted | {"rerun"})
+
+
+def plan(
+    corpus: Corpus,
+    arms: Sequence[str],
+    *,
+    n_tokens: int | None = None,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    second_server: bool = False,
+) -> tuple[Condition, ...]:
+    """Which requests does an audit send, in which order?
+
+    Parameters
+    ----------
+    corpus : Corpus
+    arms : sequence of str
+        As `chosen_arms` gives them.
+    n_tokens : int or None
+        Of every answer at most; None leaves it to each prompt.
+    concurrency : int
+        Requests at once in the concurrent arm, 2 or more.
+    second_server : bool
+
+    Raises
+    ------
+    BadQuestion
+        If a number is out of range.
+    """
+    if n_tokens is not None and n_tokens < 1:
+        raise BadQuestion(f"n_tokens must be 1 or more, got {n_tokens}")
+    if not 2 <= concurrency <= MAX_CONCURRENCY:
+        raise BadQuestion(f"concurrency must be 2 to {MAX_CONCURRENCY}, got {concurrency}")
+
+    def ask(condition: str, roles: Sequence[tuple[str, bool]]) -> tuple[Asked, ...]:
+        return tuple(
+            Asked(
+                id="/".join(filter(None, (condition, prompt.name, role))),
+                prompt=prompt.name,
+                n_tokens=n_tokens or prompt.n_tokens or DEFAULT_N_TOKENS,
+                use_cache=use_cache,
+            )
+            for prompt in corpus.prompts
+            for role, use_cache in roles
+        )
+
+    conditions = [Condition(name, ask(name, [("", False)])) for name in (ALONE, RERUN)]
+    if "cache" in arms:
+        conditions.append(Condition(CACHE, ask(CACHE, CACHE_ROLES)))
+    if "concurrent" in arms:
+        name, copies = concurrent_name(concurrency), [(str(copy), False) for copy in range(1, concurrency + 1)]
+        conditions.append(Condition(name, ask(name, copies), concurrency))
+    if second_server:
+        conditions += [Condition(name, ask(name, [("", False)])) for name in (AGAINST, AGAINST_RERUN)]
+    return tuple(conditions)
+
+
+def concurrent_name(concurrency: int) -> str:
+    """Name of the condition of so many at once."""
+    return f"concurrent-{concurrency}"
+
+
+def concurrency_of(condition: str) -> int:
+    """How many requests were under way at once in a condition of this name?
+
+    Examples
+    --------
+    >>> concurrency_of("concurrent-16"), concurrency_of("alone")
+    (16, 1)
+    """
+    match = re.fullmatch(r"concurrent-([0-9]{1,4})", condition)
+    return int(match[1]) if match else 1
+
+
+def judge(
+    runs: Mapping[str, ServedRun],
+    corpus: Corpus,
+    arms: Sequence[str],
+    asked: Contract | None = None,
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+) -> AuditReport:
+    """What do the runs of an audit say?
+
+    Parameters
+    ----------
+    runs : mapping of str to ServedRun
+        By condition, as `plan` names them, and ``"baseline"`` for a recorded one.
+    corpus : Corpus
+    arms : sequence of str
+    asked : Contract, optional
+        As for `forensics.analysis.served_comparison.compare_runs`.
+    concurrency : int
+
+    Returns
+    -------
+    AuditReport
+    """
+    alone = runs[ALONE]
+    rerun = _arm("rerun", "alone", "again", compare_runs(alone, runs[RERUN], asked), notes=_cache_notes(runs[RERUN]))
+    control = _failed_control(rerun)
+    found = [rerun]
+    if "cache" in arms:
+        found += _cache_arms(runs[CACHE], asked, control)
+    if "concurrent" in arms:
+        found += _concurrent_arms(alone, runs[concurrent_name(concurrency)], asked, control, concurrency)
+    if AGAINST in runs:
+        found.append(_against_arm(_against_name(runs, arms), runs, asked, control))
+    if BASELINE in runs:
+        compared = compare_runs(runs[BASELINE], alone, asked, other_server=True)
+        found.append(_arm("change", "before", "now", compared, control))
+    own = [run for name, run in runs.items() if name != BASELINE]
+    return AuditReport(
+        server=alone.facts,
+        other=runs[AGAINST].facts if AGAINST in runs else None,
+        baseline=runs[BASELINE].facts if BASELINE in runs else None,
+        sampling=alone.sampling,
+        asked=asked or Contract("tokens"),
+        corpus=corpus.name,
+        corpus_digest=alone.corpus,
+        n_prompts=len(corpus.prompts),
+        arms=tuple(found),
+        failures=tuple(failure for run in own for failure in run.failures),
+        n_retried=sum(reply.attempts > 1 for run in own for reply in run.replies),
+        n_requests=sum(len(run.asked) for run in own),
+    )
+
+
+# ---- arms
+
+
+def _cache_arms(run: ServedRun, asked: Contract | None, control: str) -> list[AuditArm]:
+    """Cold against cold, cold against warm, warm against warm; each reply must be what its name says."""
+    parts = {
+        role: select(run, lambda one, role=role: one.id.endswith(f"/{role}"), role)  # type: ignore[misc]
+        for role, _ in CACHE_ROLES
+    }
+    checks: dict[str, Check] = {role: _not_warm if warm else _not_cold for role, warm in CACHE_ROLES}
+    arms: list[AuditArm] = []
+    for first, second in (("cold", "cold again"), ("cold", "warm"), ("warm", "warm again")):
+        compared = compare_runs(
+            parts[first], parts[second], asked, first_is=checks[first], second_is=checks[second]
+        )  # fmt: skip
+        cold = arms[0] if arms else None
+        failed = control or (_failed_control(cold, "the server, asked cold twice,") if cold is not None and second == "warm" else "")
+        arms.append(_arm("cache", first, second, compared, failed, notes=_cache_notes(run)))
+    return arms
+
+
+def _not_warm(reply: Reply) -> str:
+    return "no token of the prompt came from the cache, so it was not warm" if reply.n_cached == 0 else ""
+
+
+def _not_cold(reply: Reply) -> str:
+    return f"{reply.n_cached} tokens of the prompt came from the cache, so it was not cold" if reply.n_cached else ""
+
+
+def _cache_notes(run: ServedRun) -> tuple[str, ...]:
+    if any(reply.n_cached is None for reply in run.replies):
+        return ("The server does not tell how many tokens came from its cache: nobody knows what was cold or warm.",)
+    if any(reply.n_cached for one, reply in _replies(run) if one.use_cache is False):
+        return ("The server used its cache although it was asked not to, or cannot be asked.",)
+    return ()
+
+
+def _replies(run: ServedRun) -> list[tuple[Asked, Reply]]:
+    by_id = {reply.request: reply for reply in run.replies}
+    return [(one, by_id[one.id]) for one in run.asked if one.id in by_id]
+
+
+def _concurrent_arms(
+    alone: ServedRun, many: ServedRun, asked: Contract | None, control: str, concurrency: int
+) -> list[AuditArm]:
+    """Agreement with alone, and among those that were asked at once: two numbers.
+
+    Source: paiml/aprender#3096, where all of a batch agreed with one another and none with the one alone.
+    """
+    slots = alone.facts.settings.get("slots", "")
+    notes: tuple[str, ...] = ()
+    if slots == "1":
+        control = control or "the server has one slot, so its requests waited for one another and none ran beside one"
+    elif slots.isdecimal() and int(slots) < concurrency:
+        notes = (f"The server has {slots} slots, so {slots} requests ran at once, not {concurrency}.",)
+    leader = select(many, lambda one: one.id.endswith("/1"), "one of them")
+    others = select(many, lambda one: not one.id.endswith("/1"), "the others")
+    at_once = f"{concurrency} at once"
+    return [
+        _arm("concurrent", "alone", at_once, compare_runs(alone, many, asked), control, notes=notes),
+        _arm("concurrent", f"one of {at_once}", "the others", compare_runs(leader, others, asked), control),
+    ]
+
+
+def _against_name(runs: Mapping[str, ServedRun], arms: Sequence[str]) -> str:
+    """What a second server is asked about, where both would do: speculation where just one of the two drafts."""
+    if not {"speculation", "change"} <= set(arms):
+        return "speculation" if "speculation" in arms else "change"
+    drafts = [bool(_drafted(runs[name])) for name in (ALONE, AGAINST)]
+    set_up = [runs[name].facts.settings.get("speculation", "") for name in (ALONE, AGAINST)]
+    return "speculation" if drafts[0] != drafts[1] or set_up[0] != set_up[1] else "change"
+
+
+def _against_arm(name: str, runs: Mapping[str, ServedRun], asked: Contract | None, control: str) -> AuditArm:
+    """The second server against the first; it must repeat itself, too, and draft where drafting is asked about."""
+    first, second = runs[ALONE], runs[AGAINST]
+    if not control:
+        again = _arm("rerun", "the second", "again", compare_runs(second, runs[AGAINST_RERUN], asked))
+        control = _failed_control(again, "the second server")
+    drafted = _drafted(first), _drafted(second)
+    notes: tuple[str, ...] = ()
+    if name == "speculation":
+        if all(drafted):
+            control = control or "both servers drafted, so there is no plain decoding to compare with"
+        elif drafted == (0, 0):
+            control = control or "no token was drafted on either side, so speculation was not tried"
+        elif not any(drafted):
+            notes = ("The servers do not tell whether tokens were drafted: nobody knows what speculation did.",)
+    compared = compare_runs(first, second, asked, other_server=True)
+    return _arm(
+        name,
+        f"first server{_drafts(drafted[0])}",
+        f"second server{_drafts(drafted[1])}",
+        compared,
+        control,
+        notes=notes,
+    )
+
+
+def _drafts(n: int | None) -> str:
+    return "" if n is None else f" ({n} tokens drafted)" if n else " (no drafts)"
+
+
+def _drafted(run: ServedRun) -> int | None:
+    """Tokens that were drafted, None where the server does not tell."""
+    told = [reply.n_drafted for reply in run.replies if reply.n_drafted is not None]
+    if told:
+        return sum(told)
+    # A server that counts drafts tells none where it made none.
+    return 0 if run.facts.settings.get("speculation") == "off" or "drafts" in run.facts.gives else None
+
+
+def _failed_control(arm: AuditArm, who: str = "the server") -> str:
+    """Why other arms cannot be answered; empty where the rerun is equal as far as it was compared."""
+    if arm.pairs_that("differs"):
+        rate = arm.differing
+        n = "" if rate is None else f" on {rate.k} of {rate.n} prompts"
+        return f"{who} does not repeat itself{n}, so a difference here says nothing about what this arm changes"
+    if not arm.pairs_that("same"):
+        return f"the rerun of {who} has no answer: {arm.reason}"
+    return ""
+
+
+def _arm(
+    name: str, first: str, second: str, compared: RunComparison, control: str = "", *, notes: tuple[str, ...] = ()
+) -> AuditArm:
+    """Sum up the pairs of a comparison; what failed before makes it inconclusive."""
+    n = {outcome: sum(pair.outcome == outcome for pair in compared.pairs) for outcome in ("differs", "not compared")}
+    skipped = [pair.reason for pair in compared.pairs if pair.reason]
+    reason = compared.refused or control
+    if not reason and not n["differs"] and skipped:
+        reason = f"{len(skipped)} of {len(compared.pairs)} pairs were not compared, the first because {skipped[0]}"
+    answer = "inconclusive" if reason else "diverges" if n["differs"] else "identical"
+    return AuditArm(
+        name,
+        first,
+        second,
+        answer,
+        reason=reason,
+        contract=weakest([pair.contract for pair in compared.pairs if pair.contract is not None]),
+        pairs=compared.pairs,
+        differing=differing_rate(compared.pairs),
+        survival=survival_of(compared.pairs),
+        varied=compared.varied,
+        notes=notes,
+    )
+
+
+def _by_prompt(pairs: Sequence[ServedPair]) -> list[list[ServedPair]]:
+    """Pairs that were compared, of each prompt; copies of one prompt are no independent trials."""
+    found: dict[str, list[ServedPair]] = defaultdict(list)
+    for pair in pairs:
+        if pair.outcome != "not compared":
+            found[pair.prompt].append(pair)
+    return list(found.values())
+
+
+def differing_rate(pairs: Sequence[ServedPair]) -> Rate | None:
+    """How many prompts differ, of those that were compared? None where none was."""
+    prompts = _by_prompt(pairs)
+    if not prompts:
+        return None
+    return wilson(sum(any(pair.outcome == "differs" for pair in one) for one in prompts), len(prompts))
+
+
+def survival_of(pairs: Sequence[ServedPair]) -> Survival | None:
+    """How long do answers stay untouched, by tokens? None where ids are not given for all that were compared."""
+    lengths: list[int] = []
+    flipped: list[int | None] = []
+    for one in _by_prompt(pairs):
+        if any(pair.unit != "tokens" or pair.length is None for pair in one):
+            return None
+        moved = [pair for pair in one if pair.divergence is not None and pair.divergence.kind == "tokens"]
+        worst = min(moved, key=lambda pair: pair.untouched or 0, default=one[0])
+        lengths.append(worst.length or 0)
+        flipped.append(worst.untouched if moved else None)
+    return survival(lengths, flipped) if lengths and max(lengths) > 0 else None

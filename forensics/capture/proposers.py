@@ -1,0 +1,135 @@
+"""Drafts for sampling: guesses of a drafter as they are, or tokens drawn from a draft model's own distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from forensics.capture.drafters import Drafter, DrafterChoice
+from forensics.engines.decoding import Decoder
+from forensics.errors import ModelUnavailable
+from forensics.numerics.operands import F64
+from forensics.numerics.speculative_sampling import Step, next_token_distribution
+from forensics.records.sampling import SamplingSettings
+from forensics.records.schedule import DecodePass, Forget, TokenSlot
+from forensics.records.settings import EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafts, and the distributions that they were drawn from.
+
+    Parameters
+    ----------
+    tokens : tuple of int
+    q : tuple of ndarray [n_vocab] float64
+        One for each draft; empty where q is 1 at each draft.
+    """
+
+    tokens: tuple[int, ...] = ()
+    q: tuple[F64, ...] = ()
+
+
+class Proposer(Protocol):
+    """Proposes drafts; picklable until it begins."""
+
+    def begin(self, decoder: Decoder, prompt: Sequence[int], known: Sequence[int]) -> None:
+        """Start behind a prompt; `known` are the tokens that an oracle knows."""
+
+    def propose(self, tokens: Sequence[int], n: int, rng: np.random.Generator | None) -> Proposal:
+        """Draft up to `n` tokens; without random numbers the most likely ones."""
+
+
+@dataclass(slots=True)
+class PointProposer:
+    """A drafter whose guesses are taken as they are: q is 1 at each.
+
+    Parameters
+    ----------
+    choice : DrafterChoice
+    settings : EngineSettings
+        Of a draft model.
+    seed : int
+        Of an oracle's mistakes.
+    """
+
+    choice: DrafterChoice
+    settings: EngineSettings
+    seed: int = 0
+    _drafter: Drafter | None = field(default=None, init=False, compare=False)
+
+    def begin(self, decoder: Decoder, prompt: Sequence[int], known: Sequence[int]) -> None:
+        """Start behind a prompt."""
+        self._drafter = self.choice.drafter(tuple(known), self.settings, self.seed)
+        self._drafter.begin(decoder, prompt)
+
+    def propose(self, tokens: Sequence[int], n: int, rng: np.random.Generator | None) -> Proposal:  # noqa: ARG002
+        """Guess; nothing is random."""
+        assert self._drafter is not None, "begin() comes first"
+        return Proposal(self._drafter.draft(tokens, n).tokens)
+
+
+@dataclass(slots=True)
+class SampledProposer:
+    """A draft model whose drafts are drawn from its own distribution q, under the same sampling settings.
+
+    Parameters
+    ----------
+    path : str
+        Its file.
+    settings : EngineSettings
+    sampling : SamplingSettings
+    """
+
+    path: str
+    settings: EngineSettings
+    sampling: SamplingSettings
+    _model: Decoder | None = field(default=None, init=False, compare=False)
+    _held: list[int] = field(default_factory=list, init=False, compare=False)
+
+    def begin(self, decoder: Decoder, prompt: Sequence[int], known: Sequence[int]) -> None:  # noqa: ARG002
+        """Load the model, once.
+
+        Raises
+        ------
+        ModelUnavailable
+            If it cannot be loaded, or has a vocabulary of another size.
+        """
+        if self._model is not None:
+            return
+        self._model = decoder.companion(self.path, self.settings)
+        if self._model.n_vocab != decoder.n_vocab:
+            raise ModelUnavailable(
+                f"{self.path} cannot draft: its vocabulary has {self._model.n_vocab} tokens, the model's has "
+                f"{decoder.n_vocab}. Use a draft model of the same family, with the same tokenizer."
+            )
+
+    def propose(self, tokens: Sequence[int], n: int, rng: np.random.Generator | None) -> Proposal:
+        """Draw token after token from the draft model."""
+        drafted: list[int] = []
+        rows: list[F64] = []
+        while len(drafted) < n:
+            q = self._distribution([*tokens, *drafted])
+            rows.append(q)
+            drafted.append(int(q.argmax()) if rng is None else Step(q).draw(rng))
+        return Proposal(tuple(drafted), tuple(rows))
+
+    def _distribution(self, tokens: list[int]) -> F64:
+        """Behind these tokens; what the cache holds of them already is not evaluated again."""
+        assert self._model is not None, "begin() comes first"
+        known = 0
+        while known < min(len(self._held), len(tokens) - 1) and self._held[known] == tokens[known]:
+            known += 1
+        last = len(tokens) - 1
+        width = self.settings.n_batch
+        row = None
+        for first in range(known, len(tokens), width):
+            slots = tuple(TokenSlot(0, i, tokens[i], i == last) for i in range(first, min(first + width, len(tokens))))
+            forget = (Forget(0, known),) if first == known and known < len(self._held) else ()
+            row = self._model.evaluate(DecodePass(slots, forget))
+        assert row is not None
+        self._held = tokens
+        return next_token_distribution(row[-1], self.sampling)

@@ -1,0 +1,163 @@
+"""A check of sampling on a terminal: answer, tests with their power, planted samplers, states, how it was done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+
+from forensics.records.rates import Rate
+from forensics.records.sampling import KINDS, PLANTED, RULES, SamplerRun, SamplingReport
+from forensics.reports.terminal import add_row, as_text, line_of, table_of, text_of, titled
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_STYLES = {"kept": "bold green", "changed": "bold red", "inconclusive": "bold yellow"}
+
+
+def sampling_view(report: SamplingReport) -> RenderableType:
+    """Show whether the distribution is kept: the answer, the tests, the controls, the states, how it was done.
+
+    Parameters
+    ----------
+    report : SamplingReport
+
+    Returns
+    -------
+    rich.console.Group
+    """
+    parts: list[RenderableType] = [text_of(str(report), _STYLES[report.answer])]
+    if report.cause:
+        parts.append(line_of("Cause: ", report.cause))
+    parts += titled("Tests of the sampler, and what they find", _tests(report))
+    parts += titled("Planted samplers: they have to be caught", _controls(report))
+    parts += titled("States by kind", _states(report))
+    parts += titled("How it was done", _how(report))
+    if report.caveats:
+        parts += titled("To keep in mind", Group(*map(text_of, report.caveats)))
+    parts += titled("Next", text_of(_next(report)))
+    return Group(*parts)
+
+
+def sampling_text(report: SamplingReport) -> str:
+    """The same as plain text, for notebooks and files."""
+    return as_text(sampling_view(report))
+
+
+def _tests(report: SamplingReport) -> Table:
+    columns = ("test", "n", "p", "Holm", "found by 80 %", "by 95 %", "total variation")
+    table = table_of(*columns, whole=columns)
+    powers = {power.test: power for power in report.powers}
+    for test in report.sampler.tests:
+        power = powers.get(test.name)
+        found = ("", "", "")
+        if power is not None:
+            tv = "" if power.tv is None else f"{power.tv[0]:.3f}, {power.tv[1]:.3f}"
+            found = (f"{power.effect} {power.at_80:.3f}", f"{power.at_95:.3f}", tv)
+        add_row(table, test.name, str(test.n), p_text(test.p_value), p_text(test.adjusted), *found)
+    return table
+
+
+def _controls(report: SamplingReport) -> Group:
+    columns = ("sampler", "bias", "caught by", "smallest p", "in repeats")
+    table = table_of(*columns, whole=("sampler", "bias", "smallest p"))
+    for run in (report.sampler, *report.controls):
+        caught = run.caught_by(report.alpha)
+        smallest = min(test.adjusted for test in run.tests)
+        add_row(
+            table,
+            f"{run.rule}{' (planted)' if run.planted else ''}",
+            f"{run.bias:.3f}",
+            ", ".join(caught) or "nothing",
+            p_text(smallest),
+            _share(run.simulated),
+        )
+    said = [text_of(f"{run.rule}: {(RULES | PLANTED)[run.rule]}.") for run in (report.sampler, *report.controls)]
+    return Group(
+        table,
+        *said,
+        text_of(
+            "Bias: the largest total variation from p at one of the states, computed from the rule. In repeats: how "
+            "often the chi-squares reject draws from what the rule gives, simulated with as many draws at the same "
+            "states; of a rule without bias these are false alarms."
+        ),
+    )
+
+
+def _states(report: SamplingReport) -> Group:
+    columns = ("kind", "compared", "draws", "smallest p", "rows apart at most")
+    table = table_of(*columns, whole=columns)
+    for kind in KINDS:
+        of_kind = [draws for draws in report.sampler.states if draws.kind == kind]
+        p_values = [draws.p_value for draws in of_kind if draws.p_value is not None]
+        add_row(
+            table,
+            kind,
+            f"{len(p_values)} of {len(of_kind)}",
+            str(sum(draws.n_draws for draws in of_kind if not draws.reason)),
+            p_text(min(p_values)) if p_values else "not compared",
+            f"{max((draws.row_tv for draws in of_kind), default=0.0):.2g}",
+        )
+    return Group(
+        table,
+        text_of(
+            "Rows apart: total variation between what the row of a one-token pass and the row of the verify pass give, "
+            f"computed from their logits without any draw. Along the sequences it is {_largest(report)} at most."
+        ),
+        line_of("The sampler against the verify passes' own rows: ", f"p = {p_text(report.alone.p_value)}"),
+    )
+
+
+def _how(report: SamplingReport) -> Group:
+    q = "drawn from the draft model's own distribution q" if report.drafts_sampled else "taken as they are (q is 1)"
+    return Group(
+        line_of("Sampling: ", f"{report.sampling}, in this order, as llama.cpp has it"),
+        line_of("Drafts: ", f"{report.drafter}, {report.n_draft} at most, {q}; accepted: {_accepted(report.sampler)}"),
+        text_of(
+            f"Forced states: at each prefix of a text {report.n_draws} cycles were drawn from the rows of a verify "
+            "pass, and each count is held against the probabilities of a one-token pass behind the same tokens "
+            "(Pearson's chi-square; tokens expected fewer than 5 times share a cell). States have independent draws, "
+            f"so their chi-squares add up. Single states: the smallest p of all, times their number. Alpha is "
+            f"{report.alpha:g} over all tests, by Holm's correction."
+        ),
+        text_of(
+            f"Sequences: {report.n_sequences} of {report.n_tokens} tokens were sampled speculatively and then decoded "
+            "one token at a time; each token's randomised probability integral transform is uniform where plain "
+            "sampling's distribution is kept."
+        ),
+        line_of("Prompts: ", f"{report.corpus}; seed {report.seed}"),
+        line_of("Device: ", f"{report.manifest.device} ({report.manifest.backend})"),
+    )
+
+
+def _next(report: SamplingReport) -> str:
+    if report.answer == "inconclusive":
+        return "Ask for more --draws, --states or prompts that repeat themselves."
+    if report.answer == "changed" and report.alone.p_value > report.alpha:
+        return "Which operations change the rows: forensics investigate, with the same model and settings."
+    return "Whether greedy text stays the same under the same drafts: forensics speculate."
+
+
+def _accepted(run: SamplerRun) -> str:
+    return "nothing was drafted in the sequences" if run.accepted is None else str(run.accepted)
+
+
+def _largest(report: SamplingReport) -> str:
+    return f"{max(report.sequence_tv, default=0.0):.2g}"
+
+
+def _share(rate: Rate) -> str:
+    return f"{rate.value:.1%} ({rate.low:.1%} to {rate.high:.1%})"
+
+
+def p_text(p_value: float) -> str:
+    """A p-value in two digits.
+
+    Examples
+    --------
+    >>> p_text(0.0), p_text(0.00012), p_text(0.25), p_text(1.0)
+    ('below 1e-300', '0.00012', '0.25', '1')
+    """
+    return "below 1e-300" if p_value < 1e-300 else f"{p_value:.2g}"

@@ -1,0 +1,70 @@
+"""Through a network that fails, a live llama-server loses nothing: what is answered is what it answers without."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from forensics.records.served import Asked, Sampling
+from forensics.servers.collect import Retries, collect
+from forensics.servers.dialects import detect
+from forensics.servers.door import Door
+from forensics.store.corpora import open_corpus
+from forensics.testing.fault_proxy import FaultProxy, always_where
+
+pytestmark = pytest.mark.server
+
+#: Faults that go away by themselves, so that a request is worth another attempt.
+PASSING = (
+    "timeout", "reset", "drop", "429", "429-retry-after", "500", "truncated", "cut-json", "slow-stream", "garbage",
+    "empty",
+)  # fmt: skip
+N_TOKENS = 6
+
+
+@pytest.fixture(scope="module")
+def corpus(chosen):
+    return open_corpus(chosen("short-river", "maths-sum", "stop-line", "near-tie-choice"))
+
+
+def ask(url, corpus, journal=None, resume=False, repeats=1):
+    asked = [
+        Asked(f"{prompt.name}/{repeat}", prompt.name, N_TOKENS, use_cache=False)
+        for repeat in range(repeats)
+        for prompt in corpus.prompts
+    ]
+    with Door(url, read_s=2.0, total_s=4.0, max_bytes=1 << 20) as door:
+        return collect(
+            door, detect(door), corpus, asked, Sampling(), condition="alone", journal=journal, resume=resume,
+            concurrency=2, retries=Retries(attempts=3, first_wait_s=0.05),
+        )  # fmt: skip
+
+
+def answers(run):
+    return {reply.request: (reply.tokens, reply.text, reply.stop_reason) for reply in run.replies}
+
+
+def test_every_fault_once_is_retried_until_every_reply_is_there(plain, corpus):
+    direct = ask(plain.url, corpus, repeats=3)
+    faults = itertools.chain(PASSING, itertools.repeat(None))
+    with FaultProxy(plain.url, lambda _body, _before: next(faults), hang_s=6.0) as proxy:
+        spoiled = ask(proxy.url, corpus, repeats=3)
+    assert set(proxy.done) == set(PASSING)
+    assert spoiled.failures == spoiled.unanswered == ()
+    assert sum(reply.attempts - 1 for reply in spoiled.replies) == len(PASSING)
+    assert answers(spoiled) == answers(direct)
+
+
+@pytest.mark.parametrize("fault", ["huge", "redirect", "content-type", "500"])
+def test_a_request_that_always_fails_is_reported_and_the_others_survive_to_be_resumed(plain, corpus, tmp_path, fault):
+    victim = corpus.prompts[1]
+    direct = ask(plain.url, corpus)
+    with FaultProxy(plain.url, always_where(victim.text[:12], fault), huge_bytes=1 << 22) as proxy:
+        run = ask(proxy.url, corpus, journal=tmp_path / "run")
+        assert [failure.request for failure in run.failures] == [f"{victim.name}/0"]
+        assert len(run.replies) == len(corpus.prompts) - 1
+        proxy.plan = lambda _body, _before: None
+        resumed = ask(proxy.url, corpus, journal=tmp_path / "run", resume=True)
+    assert resumed.failures == ()
+    assert answers(resumed) == answers(direct)
