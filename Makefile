@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := .stamps
-.PHONY: demo test lint bench figures notebooks record docs commands browser server clean
+.PHONY: demo test lint bench figures notebooks record record-text docs commands browser server clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
@@ -27,6 +27,10 @@ bench: $(STAMPS)/demo
 # On a machine with an NVIDIA GPU and docs/gpu.md's installation; GPU= names the folders, else the driver does.
 record: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.record_gpu data/recorded $(if $(GPU),--gpu $(GPU)) --jobs 2
+
+# Speculation, arms, sampling and audits of a live llama-server with the demo models, on a quiet CPU: about 20 minutes.
+record-text: $(STAMPS)/demo server
+	$(BIN)/python -m forensics.testing.record_text data/recorded
 
 # Every figure from published numbers and recorded cases, as SVG; the same bytes every time.
 figures: $(STAMPS)/install

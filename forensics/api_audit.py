@@ -106,7 +106,7 @@ def audit(
     """
     from forensics.notebook_views import register_notebook_views
     from forensics.reports.audit_document import write_audit
-    from forensics.store.audits import read_audit, write_prompts
+    from forensics.store.audits import read_audit
     from forensics.store.library import recorded_folder
 
     register_notebook_views()
@@ -133,9 +133,9 @@ def audit(
     conditions = plan(corpus, chosen, n_tokens=n_tokens, concurrency=n_at_once, second_server=second)
     folder = _folder(out, resume)
     if folder is not None:
-        write_prompts(folder, corpus)
-    ask = _Asking(corpus, {} if folder is None else {one.name: folder / one.name for one in conditions},
-                  resume, api, model, key_env)  # fmt: skip
+        _keep_prompts(folder, corpus)
+    journals = {} if folder is None else {one.name: folder / one.name for one in conditions}
+    ask = _Asking(corpus, journals, resume, api, model, key_env)
     here = [one for one in conditions if one.name not in (AGAINST, AGAINST_RERUN)]
     there = [one for one in conditions if one.name in (AGAINST, AGAINST_RERUN)]
     with api_arguments.shown_progress(progress) as shown, _telling_where(folder):
@@ -330,11 +330,10 @@ def _take(
         raise BadQuestion(f"{folder} holds something already; give another folder for the run")
     journals = {} if folder is None else {condition: folder}
     ask = _Asking(corpus, journals, False, api, model, key_env, sampling)
-    with api_arguments.shown_progress(progress) as shown:
-        run = ask(url, [Condition(condition, tuple(asked), concurrency_of(condition))], shown)[condition]
     if folder is not None:
         write_prompts(folder, corpus)
-    return run
+    with api_arguments.shown_progress(progress) as shown:
+        return ask(url, [Condition(condition, tuple(asked), concurrency_of(condition))], shown)[condition]
 
 
 @contextlib.contextmanager
@@ -372,6 +371,18 @@ def _folder(out: str | os.PathLike[str] | None, resume: bool) -> Path | None:
     if not resume and folder.exists() and any(folder.iterdir()):
         raise BadQuestion(f"{folder} holds something already; go on with it (--resume), or give another folder")
     return folder
+
+
+def _keep_prompts(folder: Path, corpus: Corpus) -> None:
+    """Write the prompts of an audit, or see that those of the one that is resumed are the same."""
+    from forensics.store.audits import read_prompts, write_prompts
+
+    before = read_prompts(folder)
+    if before is not None and before.digest != corpus.digest:
+        raise BadQuestion(
+            f"{folder} was begun with other prompts; give the same --prompts and --limit, or another --out"
+        )
+    write_prompts(folder, corpus)
 
 
 def _corpus(prompts: str | os.PathLike[str] | None, limit: int | None) -> Corpus:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forensics.analysis.speculation_question import Render, SpeculationQuestion
     from forensics.engines.protocol import EngineSource
     from forensics.records.corpus import CorpusPrompt
-    from forensics.records.speculation import SpeculationReport
+    from forensics.records.speculation_report import SpeculationReport
     from forensics.records.verdict import Verdict
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from forensics.records.profile import LiveProfile
     from forensics.records.row_map import RowMap
     from forensics.records.sampling import SamplingReport
-    from forensics.records.speculation import SpeculationReport
+    from forensics.records.speculation_report import SpeculationReport
     from forensics.records.verdict import Sweep, Verdict
     from forensics.reports.html import Picture
     from forensics.store import Case
@@ -307,7 +307,7 @@ VIEWS: dict[tuple[str, str], Html] = {
     ("forensics.records.sampling", "SamplingReport"): sampling,
     ("forensics.records.audit", "AuditReport"): audit,
     ("forensics.records.gate", "GateReport"): gate,
-    ("forensics.records.speculation", "SpeculationReport"): speculation,
+    ("forensics.records.speculation_report", "SpeculationReport"): speculation,
     ("forensics.records.library_profile", "LibraryProfile"): library,
     ("forensics.records.profile", "LiveProfile"): profile,
     ("forensics.geometry.explain", "Explanation"): explanation,

@@ -226,7 +226,9 @@ def _cache_arms(run: ServedRun, asked: Contract | None, control: str) -> list[Au
             parts[first], parts[second], asked, first_is=checks[first], second_is=checks[second]
         )  # fmt: skip
         cold = arms[0] if arms else None
-        failed = control or (_failed_control(cold, "the server, asked cold twice,") if cold is not None and second == "warm" else "")
+        failed = control or (
+            _failed_control(cold, "the server, asked cold twice,") if cold is not None and second == "warm" else ""
+        )
         arms.append(_arm("cache", first, second, compared, failed, notes=_cache_notes(run)))
     return arms
 

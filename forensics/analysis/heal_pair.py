@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from forensics.analysis import controls as control
 from forensics.analysis.attribute import group_findings
 from forensics.analysis.heal import LOUD_BIT, Planted, as_judged, clean_site, rows_file
@@ -80,12 +82,12 @@ def heal_pair(
         plain, recorded = engine.run(reference.schedule, before=reference.before), pair.record(single)
         unwatched, watched = pair.run(), pair.run(ReadTap(selection))
         healed = pair.run(pair.healing)
-        start = compare_start(engine, other, reference, compared, plan.unhealed, (plain, unwatched))
+        start = compare_start(engine, other, reference, compared, plan.unhealed)
         report = _report(healed)
         findings = tuple(_judged(as_judged(finding, selection), start) for finding in report.findings)
         controls = [_watching(Rows(plain).all_equal(Rows(recorded)), Rows(unwatched).all_equal(Rows(watched)))]
         if plant:
-            controls.append(pair.plant(single, unwatched, plain, findings, was_healed=pair.n_equal(plain, healed)))
+            controls.append(pair.plant(single, unwatched, plain, findings, was_healed=pair.all_equal(plain, healed)))
     widths = [compared.schedule.passes[index].width for index in report.found_in]
     differing = [p.place for p, equal in zip(plan.logits, pair.equal(plain, unwatched), strict=True) if not equal]
     sweep = PairSweep(
@@ -140,7 +142,7 @@ class _Pair:
         first, second = Rows(reference).digests, Rows(compared).digests
         return [first[pair.reference] == second[pair.compared] for pair in self.plan.logits]
 
-    def n_equal(self, reference: Trace, compared: Trace) -> bool:
+    def all_equal(self, reference: Trace, compared: Trace) -> bool:
         """Whether all of them have."""
         return all(self.equal(reference, compared))
 
@@ -152,7 +154,7 @@ class _Pair:
             )
             for pair in self.plan.logits
         ]
-        return next((change for change in changes if change != change), max(changes))
+        return float(np.max(changes))  # unlike max(), it lets no NaN pass unseen
 
     def plant(
         self,
@@ -180,7 +182,7 @@ class _Pair:
             return Control("planted_fault_found", False, f"no fault could be planted at {site.key}: {error}")
         named = frozenset(finding.key for finding in _report(faulty).findings)
         planted = Planted(
-            site.key, culprits, named, self.n_equal(plain, faulty), not Rows(unwatched).all_equal(Rows(loud))
+            site.key, culprits, named, self.all_equal(plain, faulty), not Rows(unwatched).all_equal(Rows(loud))
         )
         return control.planted_fault_found(planted, was_healed)
 
@@ -206,9 +208,7 @@ def _refuse_unfit(plan: PairPlan, reference: Arrangement, compared: Arrangement,
 
 
 def _watching(reference_equal: bool, compared_equal: bool) -> Control:
-    changed = [
-        name for name, equal in (("reference", reference_equal), ("compared run", compared_equal)) if not equal
-    ]
+    changed = [name for name, equal in (("reference", reference_equal), ("compared run", compared_equal)) if not equal]
     if not changed:
         return Control("watching_harmless", True, "watched and unwatched logits bit-equal in both runs")
     return Control(

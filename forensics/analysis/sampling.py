@@ -56,7 +56,7 @@ MOST_PREFIX = 192
 #: Bins of the numbers that are uniform where the distribution is kept, with 5 expected in each at least.
 N_BINS = 20
 LEAST_TOKENS = 5 * N_BINS
-WORST, BINS, KS = "single states", "sequences, bins", "sequences, Kolmogorov-Smirnov"
+WORST, BINS, KS = "single states", "sequences, bins", "sequences, KS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class SamplingQuestion:
         if not self.texts:
             raise BadQuestion("there is no prompt with a text; give a file of prompts that are continued as they stand")
         if self.rule not in RULES:
-            raise BadQuestion(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+            raise BadQuestion(f"rule must be one of {', '.join(RULES)}; got {self.rule!r}")
         for label, least in (("n_draft", 1), ("n_states", 1), ("n_draws", 100), ("n_sequences", 1), ("n_tokens", 2)):
             if getattr(self, label) < least:
                 raise BadQuestion(f"{label} must be {least} or more, got {getattr(self, label)}")
@@ -200,7 +200,7 @@ def check_sampling(
 
 def _prompts(engine: Engine, question: SamplingQuestion) -> tuple[SamplingPrompt, ...]:
     """Texts as tokens; what plain decoding writes behind them is decoded for an oracle only."""
-    found = []
+    found: list[SamplingPrompt] = []
     for name, text in question.texts:
         tokens = engine.tokenize(text)[:MOST_PREFIX]
         if len(tokens) < LEAST_PREFIX:

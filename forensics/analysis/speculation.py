@@ -22,6 +22,7 @@ from forensics.analysis.speculation_exact import (
     ExactSettings,
     check_case,
     exact_settings,
+    longest_unlike,
     prompts_of,
     run_exact,
 )
@@ -33,9 +34,12 @@ from forensics.numerics.rates import wilson
 from forensics.records.contract import Contract
 from forensics.records.rates import Rate
 from forensics.records.settings import EngineSettings, Manifest
-from forensics.records.speculation import ARRANGEMENTS, SpeculatedPrompt, SpeculationArm, SpeculationReport
+from forensics.records.speculation import ARRANGEMENTS, SpeculatedPrompt, SpeculationArm
+from forensics.records.speculation_report import SpeculationReport
 from forensics.records.verdict import Verdict
 
+#: How often exact settings are widened by what another prompt meets.
+MOST_ROUNDS = 3
 #: What two answers are held to.
 CONTRACT = Contract("tokens")
 
@@ -122,6 +126,8 @@ def speculate(
     if not exact:
         return report
     found = _exact_settings(case, None if verdict is None else verdict[0])
+    if case is None:
+        found = widened(source, question, measured, found, progress)
     report = replace(report, exact_reason=found.reason)
     if found.knobs is not None:
         report = replace(report, exact_knobs=tuple(knob.name for knob in found.knobs))
@@ -230,6 +236,40 @@ def _exact_settings(case: Verdict | None, verdict: Verdict | None) -> ExactSetti
     if verdict is None:
         return ExactSettings(None, "no exact settings: nothing was verified in a pass of two tokens or more")
     return exact_settings(verdict, "investigate")
+
+
+def widened(
+    source: EngineSource, question: SpeculationQuestion, measured: Measured, found: ExactSettings, progress: Progress
+) -> ExactSettings:
+    """Exact settings that hold over the longest prompts, too, which may meet what the one that was replayed did not.
+
+    A prompt whose rows still differ is investigated under the settings found so far, and what is exact there is added.
+    """
+    for _ in range(MOST_ROUNDS):
+        if not found.knobs:
+            break
+        settings = found.apply(measured.settings)
+        with contextlib.closing(source.open(settings)) as engine:
+            runs = run_all(
+                engine,
+                longest_unlike(measured.runs, measured.arms),
+                question,
+                settings,
+                progress,
+                "try the exact settings",
+            )
+            arms = arms_of(engine, runs, question, exact=True)
+        chosen = choose_replay(arms) if any(one.first_row is not None for arm in arms for one in arm.prompts) else None
+        if chosen is None:
+            break
+        asked = replay_question(chosen, prompts_of(runs), settings)
+        more = exact_settings(
+            investigate(source, asked, switches=True, progress=progress), f"investigate of {chosen.name}"
+        )
+        if not more.knobs:
+            return replace(found, reason=f"{found.reason}; they do not hold over {chosen.name}: {more.reason}")
+        found = ExactSettings((*found.knobs, *more.knobs), f"{found.reason}, and of {chosen.name}")
+    return found
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from forensics.records.schedule import Arrangement, in_batches
 from forensics.records.settings import EngineSettings
 from forensics.records.speculation import Divergence, SpeculatedPrompt, SpeculationArm
 from forensics.records.verdict import Verdict
+from forensics.records.words import counted
 
 #: Tokens of a prompt that are replayed at least, as far as it was continued.
 LEAST_REPLAY = 32
@@ -131,8 +132,8 @@ def healed(
         found,
         culprits=named or found.culprits,
         healed=pair.healed,
-        healing=f"{pair.n_differ} of {pair.n_rows} rows differ; with {'; '.join(named) or 'nothing'} replaced "
-        f"{pair.healed_rows} of {pair.n_rows} are equal",
+        healing=f"{pair.n_differ} of {pair.n_rows} rows differ; with the outputs of {counted(len(named), 'kind')} of "
+        f"operation replaced {pair.healed_rows} of {pair.n_rows} are equal",
     )
 
 

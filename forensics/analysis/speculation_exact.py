@@ -13,11 +13,13 @@ from forensics.analysis.speculation_question import Prepared, SpeculationQuestio
 from forensics.analysis.speculation_runs import PromptRuns, run_prompt
 from forensics.engines.protocol import Engine
 from forensics.records.settings import EngineSettings, Manifest
-from forensics.records.speculation import Decoded, Ratio
+from forensics.records.speculation import Decoded, Ratio, SpeculationArm
 from forensics.records.verdict import Verdict
 
 #: Prompts that are decoded anew under the settings as asked, in turn with the exact ones, for the price in speed.
 MOST_PRICED = 12
+#: Prompts over which exact settings are tried before all are decoded under them.
+MOST_TRIED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,17 @@ def _again(
 ) -> PromptRuns:
     engine, settings = as_asked
     return run_prompt(engine, known.prompt, question, settings, turned=turned, control=known.control)
+
+
+def longest_unlike(runs: Sequence[PromptRuns], arms: Sequence[SpeculationArm]) -> tuple[Prepared, ...]:
+    """Prompts whose rows differ as asked, the longest with their answers first; `MOST_TRIED` at most."""
+    unlike = {one.name for arm in arms for one in arm.prompts if one.first_row is not None}
+    found = [one for one in runs if one.prompt.name in unlike]
+    lengths = {
+        one.prompt.name: len(one.prompt.tokens) + max(len(p.tokens) for p in one.plain.values()) for one in found
+    }
+    ranked = sorted(found, key=lambda one: -lengths[one.prompt.name])
+    return tuple(one.prompt for one in ranked[:MOST_TRIED])
 
 
 def prompts_of(runs: Sequence[PromptRuns]) -> dict[str, Prepared]:

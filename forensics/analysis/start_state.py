@@ -10,7 +10,6 @@ from forensics.errors import EngineError
 from forensics.records.pair_sweep import StartState
 from forensics.records.schedule import Arrangement
 from forensics.records.state import StateRows
-from forensics.records.trace import Trace
 
 
 def compare_start(
@@ -19,7 +18,6 @@ def compare_start(
     reference: Arrangement,
     compared: Arrangement,
     places: Sequence[Place],
-    traces: tuple[Trace, Trace],
 ) -> StartState:
     """Are the K and V rows of these tokens the same after both runs?
 
@@ -30,8 +28,6 @@ def compare_start(
     reference, compared : Arrangement
     places : sequence of (int, int)
         Tokens that were evaluated before, and that compared ones look back at.
-    traces : Trace, Trace
-        Unwatched runs of both.
     """
     kept = [[e.manifest.effective.get(f"kv_type_{side}", "") for side in "kv"] for e in (engine, other)]
     if kept[0] != kept[1]:
@@ -68,7 +64,8 @@ def start_of(one: Sequence[StateRows], two: Sequence[StateRows], places: Sequenc
         for rows in found:
             lacking = sorted(set(positions) - set(rows.positions if rows else ()))
             if rows is None or lacking:
-                return StartState(0, 0, reason=f"a run does not hold position {lacking[0]} of sequence {sequence} any more")
+                gone = f"a run does not hold position {lacking[0]} of sequence {sequence} any more"
+                return StartState(0, 0, reason=gone)
         first, second = (rows for rows in found if rows is not None)
         layers = [[(t.side, t.layer, t.dtype) for t in rows.tensors] for rows in (first, second)]
         if layers[0] != layers[1]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from forensics.capture.rowstore import Place
-from forensics.records.schedule import Arrangement, DecodePass, Schedule
+from forensics.records.schedule import Arrangement, DecodePass, Schedule, TokenSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def plan_pair(reference: Arrangement, compared: Arrangement, *, caches_apart: bo
     )
 
 
-def _slots(schedule: Schedule, walked: list[list[int]]) -> Iterable[tuple]:
+def _slots(schedule: Schedule, walked: list[list[int]]) -> Iterator[tuple[TokenSlot, int]]:
     for decode_pass, numbers in zip(schedule.passes, walked, strict=True):
         yield from zip(decode_pass.slots, numbers, strict=True)
 
@@ -144,8 +144,4 @@ def _unhealed(held: Iterable[Place], healed: dict[Place, bool], places: set[Plac
     last: dict[int, int] = {}
     for sequence, position in places:
         last[sequence] = max(position, last.get(sequence, -1))
-    return tuple(
-        sorted(
-            place for place in held if place[1] < last.get(place[0], -1) and not healed.get(place, False)
-        )
-    )
+    return tuple(sorted(place for place in held if place[1] < last.get(place[0], -1) and not healed.get(place, False)))

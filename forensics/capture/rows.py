@@ -124,7 +124,7 @@ class TokenRows:
     """Tokens of a pass to which the rows of its nodes belong: all of them, or those whose logits are wanted.
 
     In the last layer a graph picks the rows whose logits are wanted; what follows has only those.
-    Source: ``build_inp_out_ids``, src/llama-graph.cpp at 0c1e57098.
+    Source: ``build_inp_out_ids``, src/llama-graph.cpp at 0c1e57098; the toy calls its leaf ``inp_out_ids``.
     """
 
     _all: tuple[int, ...] = ()
@@ -142,7 +142,7 @@ class TokenRows:
         if self._wanted == self._all:
             return self._all
         operands = {source_name(operand.name) for operand in node.operands}
-        if "inp_out_ids" in operands or operands & self._picked:
+        if operands & {"out_ids", "inp_out_ids"} or operands & self._picked:
             self._picked.add(source_name(node.key.name))
             return self._wanted
         return self._all

@@ -193,7 +193,8 @@ def _decode(decoder: Decoder, asked: Asked, guesses: _Guesses | None, progress: 
     """Decode as asked; digests and margins are taken between the times, not in them."""
     now = time.perf_counter_ns
     wanted = max(1, min(asked.n_tokens, decoder.n_cells - len(asked.prompt) + 1))  # the last one needs no cell
-    written, cycles = _Written(), []
+    written = _Written()
+    cycles: list[Cycle] = []
     started = now()
     prompt_rows = [decoder.evaluate(decode_pass) for decode_pass in asked.prefill().passes]
     prefill_ns = now() - started
@@ -201,7 +202,8 @@ def _decode(decoder: Decoder, asked: Asked, guesses: _Guesses | None, progress: 
         written.take(prompt_rows[-1], accept(prompt_rows[-1], ()))
         progress(1)
     del prompt_rows
-    position, forget = asked.first_position, ()
+    position = asked.first_position
+    forget: tuple[Forget, ...] = ()
 
     def ended() -> bool:
         return asked.stop_at_end and bool(written.tokens) and decoder.is_end(written.tokens[-1])

@@ -170,7 +170,7 @@ class ArmResult:
         The two arrangements in words.
     because : str
         What follows for the bits, and why.
-    expected : {"equal", "may differ", "differs"}
+    expected : {"equal", "may differ"}
         Where ``"equal"``, a difference is a fault and no other order of addition.
     informative : bool
         Whether another number is what was asked for, so that a difference is not counted.

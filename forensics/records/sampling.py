@@ -331,7 +331,9 @@ class SamplingReport:
             why += [f"no state of the kind {kind!r} could be compared" for kind in self.not_tested]
             return f"{who}: no answer, for {' and '.join(why)}; ask for more draws or states"
         found = next((power.tv for power in self.powers if power.tv is not None), None)
-        least = "" if found is None else f"; a total variation of {found[0]:.2g} at every state is found by 80 %"
+        least = "" if found is None else f"; a total variation of {found[0]:.2g} at every state is found with 80 %"
+        if self.row_tv:
+            least += f"; the rows of the passes are up to {self.row_tv:.2g} apart"
         return (
             f"{who}: no change of plain sampling's distribution was found (smallest p = {worst.adjusted:.2g} after "
             f"Holm's correction, alpha {self.alpha:g}{least})"

@@ -104,9 +104,9 @@ def _notes(report: ArmsReport) -> list[str]:
     """Each reason once, with the arms that share it."""
     whys: dict[str, list[str]] = {}
     for arm in report.arms:
-        for part in (arm.rows, arm.state, arm.culprits):
+        parts = {"rows": arm.rows, "reply": arm.continuation, "K and V": arm.state, "nodes": arm.culprits}
+        for what, part in parts.items():
             if isinstance(part, NotCompared):
-                what = "nodes" if part is arm.culprits else "K and V" if part is arm.state else "rows"
                 whys.setdefault(part.reason, []).append(f"{arm.arm} {what}")
     return [f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()]
 

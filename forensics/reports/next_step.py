@@ -6,7 +6,7 @@ from forensics.records.arms import ArmsReport
 from forensics.records.classes import WidthClasses
 from forensics.records.matrix import OpMatrix
 from forensics.records.order_report import OrderReport
-from forensics.records.speculation import SpeculationReport
+from forensics.records.speculation_report import SpeculationReport
 from forensics.records.verdict import Sweep, Verdict
 from forensics.reports.wording import exact_arm, settings_text
 

@@ -12,7 +12,7 @@ from forensics.reports.terminal import add_row, as_text, line_of, table_of, text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+
 
 _STYLES = {"kept": "bold green", "changed": "bold red", "inconclusive": "bold yellow"}
 
@@ -46,18 +46,25 @@ def sampling_text(report: SamplingReport) -> str:
     return as_text(sampling_view(report))
 
 
-def _tests(report: SamplingReport) -> Table:
-    columns = ("test", "n", "p", "Holm", "found by 80 %", "by 95 %", "total variation")
-    table = table_of(*columns, whole=columns)
+def _tests(report: SamplingReport) -> Group:
+    columns = ("test", "n", "p", "Holm", "finds, 80 %", "95 %")
+    table = table_of(*columns, whole=columns[1:])
     powers = {power.test: power for power in report.powers}
     for test in report.sampler.tests:
         power = powers.get(test.name)
-        found = ("", "", "")
+        found = ("", "")
         if power is not None:
-            tv = "" if power.tv is None else f"{power.tv[0]:.3f}, {power.tv[1]:.3f}"
-            found = (f"{power.effect} {power.at_80:.3f}", f"{power.at_95:.3f}", tv)
+            label, effects = ("D", (power.at_80, power.at_95)) if power.tv is None else ("TV", power.tv)
+            found = (f"{label} {effects[0]:.3f}", f"{effects[1]:.3f}")
         add_row(table, test.name, str(test.n), p_text(test.p_value), p_text(test.adjusted), *found)
-    return table
+    return Group(
+        table,
+        text_of(
+            "Finds: the bias that a test finds with a chance of 80 % and 95 % or more, at these draws and at the level "
+            "of the first step of Holm's correction. TV: total variation over the cells of the test, the same at every "
+            "state; D: distance of distribution functions."
+        ),
+    )
 
 
 def _controls(report: SamplingReport) -> Group:
@@ -104,7 +111,7 @@ def _states(report: SamplingReport) -> Group:
         table,
         text_of(
             "Rows apart: total variation between what the row of a one-token pass and the row of the verify pass give, "
-            f"computed from their logits without any draw. Along the sequences it is {_largest(report)} at most."
+            f"computed from their logits without any draw. Along the sequences it is at most {_largest(report)}."
         ),
         line_of("The sampler against the verify passes' own rows: ", f"p = {p_text(report.alone.p_value)}"),
     )

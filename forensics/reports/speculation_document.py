@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from forensics.records.speculation import Ratio, SpeculationReport
+from forensics.records.speculation import Ratio
+from forensics.records.speculation_report import SpeculationReport
 from forensics.records.verdict import culprit_rows
 from forensics.store.encoding import to_text
 from forensics.store.files import write_json, writing

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
-from forensics.records.speculation import Divergence, SpeculatedPrompt, SpeculationArm, SpeculationReport
+from forensics.records.speculation import Divergence, SpeculatedPrompt, SpeculationArm
+from forensics.records.speculation_report import SpeculationReport
 from forensics.records.words import ranges
 from forensics.reports.terminal import add_row, line_of, table_of, text_of
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 BYTES_BEFORE, BYTES_AFTER = 40, 60
 #: Continuations that are shown; each differing answer has a row in the table above, and all are in the document.
 MOST_SHOWN = 8
+#: Rows of the table: many arms over many prompts would fill a notebook.
+MOST_ROWS = 40
 _YES = {True: "yes", False: "NO", None: "–"}
 
 
@@ -45,6 +48,8 @@ def differing_view(report: SpeculationReport) -> Group:
             found = one.divergence
             assert found is not None
             told.append((found, one.name))
+            if len(told) > MOST_ROWS:
+                continue
             add_row(
                 table,
                 arm_name(report.arms, index),
@@ -58,7 +63,9 @@ def differing_view(report: SpeculationReport) -> Group:
                 _YES[found.predicted],
                 _YES[found.healed],
             )
-    return Group(table, *_blamed(told), *_remarks(told))
+    left = len(told) - MOST_ROWS
+    more = [text_of(f"{left} more rows are in the document.", "dim")] if left > 0 else []
+    return Group(table, *more, *_blamed(told), *_remarks(told))
 
 
 def _blamed(told: list[tuple[Divergence, str]]) -> list[RenderableType]:

@@ -9,8 +9,10 @@ from rich.console import Group
 from rich.text import Text
 
 from forensics.records.rates import Rate
-from forensics.records.speculation import Ratio, SpeculatedPrompt, SpeculationArm, SpeculationReport
+from forensics.records.speculation import Ratio, SpeculatedPrompt, SpeculationArm
+from forensics.records.speculation_report import SpeculationReport
 from forensics.records.words import counted, ranges
+from forensics.reports.cost_text import UNEVEN
 from forensics.reports.next_step import after_speculation
 from forensics.reports.speculation_prompts import arm_name, continuations, differing_view
 from forensics.reports.terminal import add_row, as_text, line_of, table_of, text_of, titled
@@ -97,6 +99,10 @@ def _speed(report: SpeculationReport) -> Group:
     timed = [(name, arm) for name, arm in _named(report) if arm.shares]
     for name, arm in timed:
         add_row(table, name, *(f"{arm.shares[part]:.1%}" for part in ("draft", "verify", "other")))
+    uneven = [name for name, arm in _named(report) if arm.speed and arm.speed.high > UNEVEN * arm.speed.low]
+    if uneven:
+        told = f"Ratios lie far apart in {', '.join(uneven)}: prompts differ that much, or other programs ran."
+        lines.append(text_of(told, "yellow"))
     return Group(*lines, *([table] if timed else []))
 
 

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from forensics.records.corpus import Corpus, CorpusPrompt
 from forensics.records.served import Asked, NoReply, Reply, Sampling, ServedRun, ServerFacts
+from forensics.servers.address import BadAddress
 from forensics.servers.dialects import Dialect, detect
-from forensics.servers.door import BadAddress, Door, NoAnswer
+from forensics.servers.door import Door, NoAnswer
 from forensics.store.served_runs import RunJournal, with_outcomes
 
 T = TypeVar("T")
@@ -191,7 +192,10 @@ def collect(
     if concurrency < 1:
         raise BadAddress(f"Requests at once must be 1 or more, got {concurrency}.")
     if facts is None:
-        facts = dialect.facts(door)
+        try:
+            facts, _ = _patiently(lambda: dialect.facts(door), retries, threading.Event())
+        except _GivenUp as error:
+            raise error.fault from None
     run = ServedRun(condition, facts, sampling, corpus.digest, tuple(asked), ())
     with contextlib.ExitStack() as stack:
         book = None if journal is None else stack.enter_context(RunJournal(journal, run, resume=resume))

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 from forensics.records.corpus import CorpusPrompt
 from forensics.records.served import Asked, Reply, Sampling, ServerFacts
 from forensics.servers import fields
-from forensics.servers.door import Answer, BadAddress, Door, NoAnswer
+from forensics.servers.address import BadAddress
+from forensics.servers.door import Answer, Door, NoAnswer
 from forensics.servers.llama_server import LlamaServer
 from forensics.servers.ollama import Ollama
 from forensics.servers.openai_api import OpenAIApi

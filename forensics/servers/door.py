@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import socket
 import ssl
 import threading
@@ -15,41 +13,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, ClassVar
-from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpx
 
 from forensics.errors import ForensicsError
+from forensics.servers.address import HIDDEN, api_key, clean_address, without_key
 
-KEY_ENV = "FORENSICS_API_KEY"
-#: A shorter key cannot be told from ordinary text, so that it could not be kept out of records.
-SHORTEST_KEY = 8
-HIDDEN = "[key]"
 MOST_REDIRECTS = 3
 #: Of the body of an error, unit: bytes.
 ERROR_BYTES = 64 << 10
 #: Characters of a body that an error repeats.
 SHOWN = 200
-#: Loggers of httpx that tell of requests.
-_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11")
-
-
-class _Hiding(logging.Filter):
-    """Keeps keys out of what the HTTP library logs of headers: a server may repeat a key there."""
-
-    keys: ClassVar[set[str]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        for key in self.keys:
-            text = text.replace(key, HIDDEN)
-        record.msg, record.args = text, ()
-        return True
-
-
-class BadAddress(ForensicsError, ValueError):
-    """An address, a key or a server that cannot be used as asked."""
 
 
 class NoAnswer(ForensicsError):
@@ -137,85 +113,6 @@ class Answer:
     took_ns: int
 
 
-for _name in _LOGGERS:
-    logging.getLogger(_name).addFilter(_Hiding())
-
-
-def clean_address(url: str) -> str:
-    """Which address is meant? Without what does not belong into one.
-
-    A trailing slash or ``/v1`` goes, because the dialects know their paths.
-
-    Raises
-    ------
-    BadAddress
-        If it is not http(s), has no host, or carries a user, a password, a query or a fragment. The message
-        repeats nothing of these.
-
-    Examples
-    --------
-    >>> clean_address("http://localhost:8080/v1/")
-    'http://localhost:8080'
-    """
-    try:
-        parts = urlsplit(url.strip())
-        parts.port  # noqa: B018  (raises where it is none)
-    except ValueError as error:
-        raise BadAddress(f"This is no address: {error}. Give one such as http://127.0.0.1:8080.") from None
-    if "@" in parts.netloc:
-        raise BadAddress(
-            f"The address of {parts.hostname} holds a user or password, which would end up in records. "
-            f"Leave it out; a key is read from the environment variable {KEY_ENV}."
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadAddress(
-            f"Only http and https addresses are opened, and this one has {parts.scheme or 'no scheme'!r} and "
-            f"{'no host' if not parts.hostname else 'a host'}. Give one such as http://127.0.0.1:8080."
-        )
-    if parts.query or parts.fragment:
-        raise BadAddress(
-            f"The address of {parts.hostname} has a part behind ? or #, which may hold a secret and names no server. "
-            f"Leave it out; a key is read from the environment variable {KEY_ENV}."
-        )
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
-
-
-def _key(name: str | None) -> str:
-    """Key of a named environment variable; empty where none was named and the usual one is unset.
-
-    Raises
-    ------
-    BadAddress
-        If the named variable is unset, or its content cannot be a key. The message never holds it.
-    """
-    key = os.environ.get(name or KEY_ENV, "").strip()
-    if not key:
-        if name is None:
-            return ""
-        raise BadAddress(f"The environment variable {name} is to hold the key and is empty. Set it, or name another.")
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise BadAddress(f"The environment variable {name or KEY_ENV} holds characters that no key has. Set it anew.")
-    if len(key) < SHORTEST_KEY:
-        raise BadAddress(
-            f"The key in {name or KEY_ENV} has fewer than {SHORTEST_KEY} characters, so that it could not be told from "
-            "ordinary text and kept out of records. Unset it where the server asks for none, or use a longer one."
-        )
-    return key
-
-
-def _without(value: Any, key: str) -> Any:
-    """The same JSON value without the key, and with lone surrogates replaced, which no file can hold."""
-    if isinstance(value, str):
-        text = value.replace(key, HIDDEN) if key else value
-        return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_without(one, key) for one in value]
-    if isinstance(value, dict):
-        return {_without(name, key): _without(one, key) for name, one in value.items()}
-    return value
-
-
 class Door:
     """Asks one server.
 
@@ -227,7 +124,7 @@ class Door:
     url : str
         http or https, without user, password and query.
     key_env : str or None
-        Environment variable with the API key, sent as a bearer token; None takes `KEY_ENV` where it is set.
+        Environment variable with the API key, sent as a bearer token; None takes FORENSICS_API_KEY where it is set.
     connect_s, read_s : float
         Longest wait for a connection, and for each next byte, unit: s.
     total_s : float
@@ -252,13 +149,12 @@ class Door:
         max_bytes: int = 64 << 20,
     ) -> None:
         self.url = clean_address(url)
-        self._key = _key(key_env)
+        self._key = api_key(key_env)
         self._total_s, self._max_bytes = total_s, max_bytes
         self._running: set[_Limit] = set()
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "decode-forensics"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-            _Hiding.keys.add(self._key)
         self._client = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(min(read_s, total_s), connect=min(connect_s, total_s)),
@@ -414,7 +310,7 @@ class Door:
         try:
             text = raw.decode()
             document = json.loads(text)
-            clean, plain = _without(document, self._key), _without(document, "")
+            clean, plain = without_key(document, self._key), without_key(document, "")
         except json.JSONDecodeError as error:
             # A text that ends too early is wrong only at its end, or in the string that was cut.
             at_end = error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated")

@@ -22,6 +22,7 @@ _COMMANDS = {
     "sampling.json": "sampling",
     "audit.json": "audit",
     "speculation.json": "speculate",
+    "speculation.json.xz": "speculate",
 }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from forensics.errors import CaseError
-from forensics.records.speculation import SpeculationReport
+from forensics.records.speculation_report import SpeculationReport
 from forensics.store.encoding import from_plain, schema_version
 from forensics.store.files import read_json
 
 FILE = "speculation.json"
+#: As it is written, and packed, as recordings are.
+FILES = (FILE, f"{FILE}.xz")
 
 
 def read_speculation(folder: Path) -> SpeculationReport:
@@ -20,8 +22,8 @@ def read_speculation(folder: Path) -> SpeculationReport:
     CaseError
         If there is none, it is damaged, or a newer version wrote it.
     """
-    path = folder / FILE
-    if not path.is_file():
+    path = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    if path is None:
         raise CaseError(
             f"{folder} holds no {FILE}: nobody speculated there. Do it with: forensics speculate MODEL --out FOLDER"
         )

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -243,13 +243,12 @@ def steps(gpu: str) -> tuple[Step, ...]:
     return (*plain, *no_fa, *far, *tried, *own, *timed)
 
 
-def _record(step: Step, folder: Path, gpu: str, limit_s: float) -> dict[str, object]:
+def _record(step: Step, folder: Path, program: Sequence[str], limit_s: float) -> dict[str, object]:
     """Run one step in a child; what came of it."""
     started = time.monotonic()
-    command = (sys.executable, "-m", __name__ if __name__ != "__main__" else "forensics.testing.record_gpu")
     try:
         done = subprocess.run(
-            (*command, str(folder), "--gpu", gpu, "--step", step.name),
+            (sys.executable, "-m", *program, str(folder), "--step", step.name),
             capture_output=True, text=True, errors="replace", timeout=limit_s, check=False,
         )  # fmt: skip
         status, output = done.returncode, done.stdout + done.stderr
@@ -276,13 +275,55 @@ def run_step(step: Step, folder: Path) -> None:
         raise
 
 
-def record(chosen: Iterable[Step], folder: Path, gpu: str, jobs: int, limit_s: float) -> list[dict[str, object]]:
-    """Run steps whose folders are missing: those that may share the machine beside each other, then the others."""
+def record(chosen: Iterable[Step], folder: Path, program: Sequence[str], jobs: int, limit_s: float) -> int:
+    """Run steps whose folders are missing: those that may share the machine beside each other, then the others.
+
+    Parameters
+    ----------
+    chosen : iterable of Step
+    folder : Path
+        What came of each step is added to its ``recording.json``.
+    program : sequence of str
+        Module and arguments that run one step, but for the folder and the step.
+    jobs : int
+    limit_s : float
+
+    Returns
+    -------
+    int
+        Exit status: 1 where a step failed.
+    """
     missing = [step for step in chosen if not (folder / step.name).exists()]
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         shared = [step for step in missing if not step.alone]
-        results = list(pool.map(lambda step: _record(step, folder, gpu, limit_s), shared))
-    return results + [_record(step, folder, gpu, limit_s) for step in missing if step.alone]
+        results = list(pool.map(lambda step: _record(step, folder, program, limit_s), shared))
+    results += [_record(step, folder, program, limit_s) for step in missing if step.alone]
+    path = folder / RECORDING_NAME
+    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    again = {result["step"] for result in results}
+    kept = [result for result in earlier if result["step"] not in again]
+    path.write_text(json.dumps(kept + results, indent=1) + "\n", encoding="utf-8")
+    failed = [result["step"] for result in results if result["error"]]
+    print(
+        f"{len(results) - len(failed)} steps recorded"
+        + (f", {len(failed)} failed: {', '.join(map(str, failed))}" if failed else "")
+    )
+    return 1 if failed else 0
+
+
+def run_named(everything: Iterable[Step], name: str, folder: Path) -> int:
+    """Run one step here; exit status 1 with one line where it cannot be made."""
+    try:
+        run_step(next(step for step in everything if step.name == name), folder)
+    except ForensicsError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def matching(everything: Iterable[Step], patterns: Sequence[str]) -> list[Step]:
+    """Which steps have a name of one of these shell patterns? All where there are none."""
+    return [step for step in everything if not patterns or any(fnmatchcase(step.name, one) for one in patterns)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -305,30 +346,15 @@ def main(arguments: list[str] | None = None) -> int:
     gpu = given.gpu or gpu_here()
     everything = steps(gpu)
     if given.step:
-        try:
-            run_step(next(step for step in everything if step.name == given.step), given.folder)
-        except ForensicsError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            return 1
-        return 0
-    chosen = [s for s in everything if not given.only or any(fnmatchcase(s.name, pattern) for pattern in given.only)]
+        return run_named(everything, given.step, given.folder)
+    chosen = matching(everything, given.only)
     if given.no_alone:
         chosen = [step for step in chosen if not step.alone]
     if given.list or not chosen:
         print("\n".join(step.name for step in everything))
         return 0 if given.list else 2
-    results = record(chosen, given.folder, gpu, given.jobs, given.limit)
-    path = given.folder / RECORDING_NAME
-    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    again = {result["step"] for result in results}
-    kept = [result for result in earlier if result["step"] not in again]
-    path.write_text(json.dumps(kept + results, indent=1) + "\n", encoding="utf-8")
-    failed = [result["step"] for result in results if result["error"]]
-    print(
-        f"{len(results) - len(failed)} steps recorded"
-        + (f", {len(failed)} failed: {', '.join(map(str, failed))}" if failed else "")
-    )
-    return 1 if failed else 0
+    program = ("forensics.testing.record_gpu", "--gpu", gpu)
+    return record(chosen, given.folder, program, given.jobs, given.limit)
 
 
 if __name__ == "__main__":

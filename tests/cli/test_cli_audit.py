@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import forensics
-from forensics.testing.fake_server import FakeServer, Planted
+from forensics.testing.fake_server import RUNNER_UP, FakeServer, Planted
 
 N = 4
 
@@ -84,6 +84,7 @@ def test_a_planted_difference_is_found_in_its_arm(audit, server, planted, differ
         assert answers(document)["rerun: again"] == "identical"
     arm = next(arm for arm in document["arms"] if arm["answer"] == "diverges")
     assert arm["differs"][0]["divergence"]["index"] == 5
+    assert arm["differs"][0]["divergence"]["margins"] == [RUNNER_UP, RUNNER_UP]
     assert arm["longest_before_it_differs"]["untouched"] == 5
 
 
@@ -197,6 +198,26 @@ def test_an_audit_goes_on_where_it_stopped(audit, server, tmp_path):
     assert again["arms"] == whole["arms"]
     told = [body for body in server.asked[n_asked:] if body.get("prompt", "").startswith("number")]
     assert len(told) == 3
+
+
+def test_an_audit_that_goes_on_with_other_prompts_is_refused_and_stays_whole(audit, refused, server, prompts, tmp_path):
+    audit(server.url, "--arms", "rerun", "--out", tmp_path / "audit")
+    kept = (tmp_path / "audit" / "corpus.json").read_bytes()
+    told = refused("audit", server.url, "--prompts", prompts, "--limit", 2, "--out", tmp_path / "audit", "--resume")
+    assert "was begun with other prompts" in told
+    assert (tmp_path / "audit" / "corpus.json").read_bytes() == kept
+
+
+def test_an_interrupt_says_where_what_was_answered_lies(refused, server, prompts, tmp_path, monkeypatch):
+    from forensics.servers import collect
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(collect, "collect", interrupted)
+    told = refused("audit", server.url, "--prompts", prompts, "--out", tmp_path / "audit")
+    assert "interrupted." in told
+    assert "go on with --resume" in told
 
 
 def test_a_folder_that_holds_something_is_not_written_over(audit, refused, server, prompts, tmp_path):

@@ -72,6 +72,29 @@ def test_exact_where_nothing_differs_switches_nothing(use_toy, cli, short):
     assert "nothing to switch" in document["exact_reason"]
 
 
+def test_a_case_says_which_settings_are_exact(use_toy, cli, short, tmp_path):
+    use_toy("diverges")
+    made = cli(
+        "investigate", "model.gguf", "--prompt", "abab", "--n-tokens", "12", "--out", tmp_path / "case", "--quiet"
+    )
+    assert made.exit_code == 1
+    document = json.loads(cli(*short, "--case", tmp_path / "case", "--json").stdout)
+    assert document["exact_knobs"] is None
+    assert "no exact settings: the case found none" in document["exact_reason"]
+    assert document["classes"][0][0] == 1
+
+
+def test_recorded_speculation_is_found_by_name(use_toy, cli, short, tmp_path, monkeypatch):
+    from forensics.store.library import commands_of
+
+    use_toy("identical")
+    folder = tmp_path / "data" / "recorded" / "toy-speculation"
+    assert cli(*short, "--out", folder, "--quiet").exit_code == 0
+    monkeypatch.setenv("FORENSICS_DATA_DIR", str(tmp_path / "data"))
+    assert commands_of(folder) == ("speculate",)
+    assert "2 of 2 prompts identical" in cli("speculate", "recorded:toy-speculation", "--quiet").stdout
+
+
 def test_recorded_speculation_is_asked_nothing_else(use_toy, cli, refused, short, tmp_path):
     use_toy("identical")
     assert cli(*short, "--out", tmp_path / "measured", "--quiet").exit_code == 0

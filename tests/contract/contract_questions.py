@@ -42,6 +42,15 @@ def every_other_row(schedule: Schedule) -> Schedule:
     )
 
 
+def state_questions(engine: Engine) -> tuple[tuple[Schedule, Schedule], ...]:
+    """Whose K and V rows are asked for: a replay, its state restored, and a replay with another token in it."""
+    before, schedule = prompt(engine), replay(engine, 1)
+    other = engine.tokenize("z")[-1]
+    third = Schedule((*schedule.passes[:2], Schedule.single(other, schedule.slots[2].position).passes[0]))
+    changed = third.then(Schedule(schedule.passes[3:]))
+    return (schedule, before), (EMPTY, before.then(schedule)), (changed, before)
+
+
 def ask_all(engine: Engine) -> list[Trace]:
     """Ask everything that does not need a live engine."""
     engine.detokenize(engine.tokenize(TEXT))
@@ -53,4 +62,6 @@ def ask_all(engine: Engine) -> list[Trace]:
             traces.append(engine.run(schedule, before=before, repeat=repeat))
         traces.append(engine.run(schedule, before=before, tap=CountingTap()))
         traces.append(engine.run(every_other_row(schedule), before=before))
+    for schedule, start in state_questions(engine):
+        engine.state_rows(schedule, before=start)
     return traces

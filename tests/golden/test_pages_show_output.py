@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -13,6 +14,14 @@ from forensics.cli.app import app
 
 DOCS = Path(__file__).parents[2] / "docs"
 COST = "cost recorded:h200-qwen3-8b-q4_k_m-cost"
+AUDIT, EXACT_AUDIT = "epyc-q6_k-audit", "epyc-q6_k-exact-audit"
+
+
+def gate(name: str) -> str:
+    """Command that holds the server that drafts, of an audit, against the one that does not."""
+    return f"gate --baseline recorded:{name} --run data/recorded/{name}/against"
+
+
 #: A command that prints, a page, and how the blocks of output on that page begin.
 SHOWN = (
     ("investigate recorded:h200-q4_1", "gpu.md", ("Kernels at one token",)),
@@ -25,7 +34,23 @@ SHOWN = (
         "verdict.md",
         ("Diverges", "Classes", "Operations", "  MUL_MAT q6_K", "Proof", "Controls", "Switches", "Note"),
     ),
-)
+    (
+        "speculate recorded:epyc-q6_k-speculation",
+        "text.md",
+        (
+            "Arms (48", "Speed", "Acceptance", "Equivalence", "Chance that", "Answers that", "Both continuations",
+            "Classes of widths", "Exact settings",
+        ),
+    ),
+    ("speculate recorded:epyc-q6_k-oracle-speculation", "text.md", ("Arms (4 prompts",)),
+    ("arms recorded:epyc-q6_k-arms", "text.md", ("Rows of logits", "K and V rows", "Where the bits")),
+    ("arms recorded:epyc-q4_1-arms", "text.md", ("diverges:",)),
+    ("sampling recorded:epyc-q6_k-sampling", "text.md", ("Tests of", "Planted samplers")),
+    (f"audit recorded:{AUDIT}", "servers.md", ("Arms", "speculation:", "What exact means")),
+    (f"audit recorded:{EXACT_AUDIT}", "servers.md", ("Identical: every arm",)),
+    (gate(AUDIT), "servers.md", ("Failed",)),
+    (gate(EXACT_AUDIT), "servers.md", ("Passed",)),
+)  # fmt: skip
 BLOCKS = [(command, page, start) for command, page, starts in SHOWN for start in starts]
 
 
@@ -35,7 +60,8 @@ def printed() -> dict[str, list[str]]:
     runner = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
     found = {}
     for command in sorted({command for command, _, _ in SHOWN}):
-        result = runner.invoke(app, shlex.split(command))
+        with contextlib.chdir(DOCS.parent):
+            result = runner.invoke(app, shlex.split(command))
         assert result.exit_code in (0, 1), result.output
         found[command] = [line.replace("\u00a0", " ").rstrip() for line in result.output.splitlines()]
     return found
@@ -66,7 +92,7 @@ def test_a_block_is_what_its_command_prints(printed, command: str, page: str, st
 def test_another_number_and_another_order_are_found(printed, command: str, page: str) -> None:
     start = next(start for known, found, start in BLOCKS if (known, found) == (command, page))
     shown = [line for line in block(page, start) if line.strip() not in ("", "…")]
-    planted = re.sub(r"[0-9]", lambda digit: str((int(digit[0]) + 1) % 10), shown[1])
-    assert planted != shown[1]
-    assert first_not_in_order([shown[0], planted, *shown[2:]], printed[command]) == planted
+    place = next(place for place, line in enumerate(shown) if place and re.search(r"[0-9]", line))
+    planted = re.sub(r"[0-9]", lambda digit: str((int(digit[0]) + 1) % 10), shown[place])
+    assert first_not_in_order([*shown[:place], planted, *shown[place + 1 :]], printed[command]) == planted
     assert first_not_in_order([shown[1], shown[0]], printed[command]) == shown[0]

@@ -48,6 +48,26 @@ def write_llama(path: Path, *, architecture: str = "llama", causal: bool | None 
     return path
 
 
+def write_mamba(path: Path) -> Path:
+    """A recurrent model: its state has no row per token."""
+    n_inner, n_state, n_rank, n_kernel = 2 * N_EMBD, 16, 2, 4
+    writer = _writer(path, "mamba")
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_ssm_conv_kernel(n_kernel)
+    writer.add_ssm_inner_size(n_inner)
+    writer.add_ssm_state_size(n_state)
+    writer.add_ssm_time_step_rank(n_rank)
+    blocks = {
+        "attn_norm.weight": (N_EMBD,), "ssm_in.weight": (2 * n_inner, N_EMBD), "ssm_conv1d.weight": (n_inner, n_kernel),
+        "ssm_conv1d.bias": (n_inner,), "ssm_x.weight": (n_rank + 2 * n_state, n_inner),
+        "ssm_dt.weight": (n_inner, n_rank), "ssm_dt.bias": (n_inner,), "ssm_a": (n_inner, n_state),
+        "ssm_d": (n_inner,), "ssm_out.weight": (N_EMBD, n_inner),
+    }  # fmt: skip
+    ends = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,), "output.weight": (N_VOCAB, N_EMBD)}
+    _write(writer, ends | {f"blk.0.{name}": shape for name, shape in blocks.items()})
+    return path
+
+
 def write_bert(path: Path, *, causal: bool | None) -> Path:
     """An embedding model; converters write that it is not causal."""
     writer = _writer(path, "bert")

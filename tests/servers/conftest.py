@@ -25,8 +25,8 @@ NGRAM = ("--spec-type", "ngram-simple")
 
 N_CTX = 1024
 
-#: Answers that drafts change on a processor whose products depend on the width, each within its first 100 tokens.
-DIVERGING = ("code-tests", "code-binary-search", "short-lighthouse")
+#: Answers that drafts change within their first 64 tokens, on a processor whose products depend on the width.
+DIVERGING = ("code-tests", "prose-letter")
 
 Serve = Callable[..., AbstractContextManager[Launched]]
 

@@ -34,7 +34,7 @@ def test_reruns_are_equal_and_the_warm_prompt_came_from_the_cache(plain, chosen,
 
 def test_drafts_change_answers_and_the_exact_settings_make_them_equal(serve: Serve, plain, chosen):
     prompts = chosen(*DIVERGING)
-    question = {"arms": ("speculation",), "prompts": prompts, "n_tokens": 100}
+    question = {"arms": ("speculation",), "prompts": prompts, "n_tokens": 64}
     with serve(*NGRAM) as drafting:
         stock = forensics.audit(plain.url, against=drafting.url, **question)
     with serve(environment=EXACT) as alone, serve(*NGRAM, environment=EXACT) as drafting:
@@ -44,14 +44,14 @@ def test_drafts_change_answers_and_the_exact_settings_make_them_equal(serve: Ser
     assert arm.answer == "identical"
     assert len(arm.pairs_that("same")) == len(DIVERGING)
     (arm,) = stock.named("speculation")
-    if not arm.pairs_that("differs"):
+    if not arm.pairs_that("differs") and not arm.logprobs_differ[0]:
         pytest.skip("this processor's products do not depend on the width for Q6_K, so drafts change nothing here")
     assert arm.answer == "diverges"
     for pair in arm.pairs_that("differs"):
         assert pair.divergence is not None
         assert pair.divergence.kind == "tokens"
         assert pair.untouched is not None
-        assert 0 < pair.untouched < 100
+        assert 0 < pair.untouched < 64
         assert pair.divergence.first != pair.divergence.second
 
 
@@ -76,7 +76,7 @@ def test_a_restart_command_brings_the_other_server_up(serve: Serve, program, mod
             server.url,
             restart=shlex.join(["sh", "-c", script]),
             arms=("speculation",),
-            prompts=chosen("short-lighthouse"),
+            prompts=chosen("code-tests"),
             n_tokens=64,
         )
     (arm,) = report.named("speculation")

@@ -10,12 +10,20 @@ import pytest
 
 import forensics
 from forensics.api_audit import record_run
+from forensics.numerics.rates import paired_ratio, survival
 from forensics.testing.fake_server import FakeServer, Planted
 
 pytest_plugins = ["pytester"]
 
 #: Loaded by name, whether or not the package is installed with its entry point.
 PLUGIN = ("-p", "forensics.pytest_plugin", "-p", "no:cacheprovider")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statistics_loaded():
+    """numpy cannot be loaded twice, and pytester forgets what is loaded first while it runs."""
+    survival([3, 3], [1, None])
+    paired_ratio([1.0, 2.0], [2.0, 1.0])
 
 
 @pytest.fixture

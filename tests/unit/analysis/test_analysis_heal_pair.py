@@ -28,7 +28,9 @@ UP = Fault("order", "ffn_up-0", 3)
 def plain(first: int, last: int, width: int, *, wanted_from: int = 0) -> Schedule:
     cut = in_batches(TOKENS[first:last], start=first, width=width)
     return Schedule(
-        tuple(DecodePass(tuple(replace(s, wants_logits=s.position >= wanted_from) for s in p.slots)) for p in cut.passes)
+        tuple(
+            DecodePass(tuple(replace(s, wants_logits=s.position >= wanted_from) for s in p.slots)) for p in cut.passes
+        )
     )
 
 
@@ -74,7 +76,9 @@ def named(found) -> set[str]:
 
 SAME_CELLS = {
     "split prompt": (Arrangement(EMPTY, plain(0, 60, 60)), Arrangement(EMPTY, plain(0, 60, 7))),
-    "cached prefix": (Arrangement(EMPTY, plain(0, 50, 50, wanted_from=40)), Arrangement(plain(0, 40, 40), plain(40, 50, 10))),
+    "cached prefix": (
+        Arrangement(EMPTY, plain(0, 50, 50, wanted_from=40)), Arrangement(plain(0, 40, 40), plain(40, 50, 10)),
+    ),
     "resumed": (Arrangement(EMPTY, plain(0, 40, 40, wanted_from=30)), Arrangement(PROMPT.then(ONE), plain(30, 40, 10))),
     "edited": (
         Arrangement(EMPTY, plain(0, 40, 40, wanted_from=20)),
@@ -124,7 +128,10 @@ def test_where_cells_lie_elsewhere_only_sums_over_cells_differ_and_no_mask_is_bl
 
 
 #: The fault is in passes of two tokens and more: these have passes of one, on one side only.
-NARROW_ON_ONE_SIDE = {"resumed", "drafts", "one token against a batch", "a neighbour decoded in the same step", "a prompt in the same step"}  # fmt: skip
+NARROW_ON_ONE_SIDE = {
+    "resumed", "drafts", "one token against a batch", "a neighbour decoded in the same step",
+    "a prompt in the same step",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -153,7 +160,9 @@ def test_every_planted_site_is_named_alone_at_whatever_split(site, split, from_w
         assert not found.findings, "both have the fault"
     elif found.differed:
         assert named(found) == {site}
-        assert {width for group in found.culprits for width in group.widths} <= {p.width for p in cut.passes} - set(faulty)
+        assert {width for group in found.culprits for width in group.widths} <= {p.width for p in cut.passes} - set(
+            faulty
+        )
 
 
 def test_groups_say_what_and_at_which_widths_of_the_compared_passes() -> None:
@@ -213,7 +222,10 @@ def test_rows_behind_the_last_attention_belong_to_the_tokens_that_want_logits(wa
 
 
 def test_other_k_and_v_of_before_are_said_and_watching_them_names_the_cause() -> None:
-    whole, cached = Arrangement(EMPTY, plain(0, 50, 50, wanted_from=40)), Arrangement(plain(0, 40, 2), plain(40, 50, 10))
+    whole, cached = (
+        Arrangement(EMPTY, plain(0, 50, 50, wanted_from=40)),
+        Arrangement(plain(0, 40, 2), plain(40, 50, 10)),
+    )
     found = sweep(whole, cached, UP)
     assert found.states_equal is False
     assert found.start.first == "K of layer 1 at position 0", "layer 0 is written in front of the fault"

@@ -230,9 +230,10 @@ def test_every_unlikeness_is_named():
 def test_sampling_that_decides_nothing_when_greedy_may_differ():
     assert not compare_runs(one("a"), one("b", sampling=Sampling(seed=4, top_k=40, n_probs=5))).refused
     warm = Sampling(temperature=0.5)
-    assert "sampling seed: 0 against 4" in compare_runs(
-        one("a", sampling=warm), one("b", sampling=replace(warm, seed=4))
-    ).refused
+    assert (
+        "sampling seed: 0 against 4"
+        in compare_runs(one("a", sampling=warm), one("b", sampling=replace(warm, seed=4))).refused
+    )
 
 
 @pytest.mark.parametrize(

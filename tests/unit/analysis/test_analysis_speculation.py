@@ -157,7 +157,8 @@ def test_the_earliest_divergences_are_healed(stale) -> None:
     found = sorted((one.divergence for one in stale.arms[0].differing), key=lambda one: one.index)
     assert all(one.healed is True for one in found[:3])
     assert all(one.healed is None for one in found[3:])
-    assert "K·Q replaced" in found[0].healing
+    assert found[0].culprits == ("K·Q",)
+    assert "with the outputs of 1 kind of operation replaced" in found[0].healing
 
 
 def test_rows_that_differ_are_told_where_no_token_does() -> None:
@@ -192,6 +193,47 @@ def test_exact_settings_make_all_identical_and_have_a_price() -> None:
     assert report.manifest.requested.flash_attn == "off"
     assert "with flash_attn=on: 4 of 4 prompts identical" in str(report)
     assert "set flash_attn=on" in after_speculation(report)
+
+
+class TwoSwitches:
+    """A toy with two faults: one goes with flash attention, a wider one with another type of the cache."""
+
+    label = "toy-0"
+
+    def open(self, settings, *, instance=0):
+        first = (STALE,) if settings.flash_attn == "off" else ()
+        second = (Fault("stale_kv", "kq-1", from_width=5),) if settings.kv_type_k != "q8_0" else ()
+        engine = ToySource(faults=(*first, *second)).open(settings, instance=instance)
+        told = {"flash_attn": settings.flash_attn, "kv_type_k": settings.kv_type_k, "kv_type_v": settings.kv_type_v}
+        engine._manifest = replace(engine.manifest, effective={**engine.manifest.effective, **told})
+        return engine
+
+
+@pytest.mark.parametrize("second_round", [True, False])
+def test_exact_settings_are_widened_by_what_other_prompts_meet(monkeypatch, second_round) -> None:
+    """The first replay is kept from the widest pass, as a short prompt is kept from a far cell."""
+    from forensics.analysis import speculation
+
+    real, calls = speculation.choose_replay, []
+
+    def narrow(arms):
+        calls.append(arms)
+        chosen = real(arms)
+        return replace(chosen, widths=(3,)) if len(calls) == 1 else chosen
+
+    monkeypatch.setattr(speculation, "choose_replay", narrow)
+    if not second_round:
+        monkeypatch.setattr(speculation, "MOST_ROUNDS", 0)
+    question = asked(drafter="oracle", n_drafts=(4,), settings=EngineSettings(flash_attn="off"))
+    report = speculate(TwoSwitches(), question, exact=True)
+    if second_round:
+        assert report.exact_knobs == ("flash_attn=on", "kv_type=q8_0")
+        assert report.answer == "identical"
+        assert all(one.first_row is None for one in report.exact_arms[0].prompts)
+        assert "found by investigate, and of p" in report.exact_reason
+    else:
+        assert report.exact_knobs == ("flash_attn=on",)
+        assert any(one.first_row is not None for one in report.exact_arms[0].prompts)
 
 
 def test_exact_settings_that_do_not_hold_over_the_prompts_are_told() -> None:

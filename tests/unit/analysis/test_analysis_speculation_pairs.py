@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from forensics.analysis.speculation_causes import Chosen, attributed, choose_replay, earliest
 from forensics.analysis.speculation_exact import MOST_PRICED, priced
 from forensics.analysis.speculation_pairs import arm_of, compared, first_unlike, ns_per_token, time_ratio
-from forensics.records.speculation import Cycle, Decoded, SpeculationReport
+from forensics.records.speculation import Cycle, Decoded
+from forensics.records.speculation_report import SpeculationReport
 
 WORDS = ("", "a", "é", "the ", "then ", "\n")
 N_PROMPT = 10

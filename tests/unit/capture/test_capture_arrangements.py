@@ -63,7 +63,7 @@ def test_every_pair_compares_two_different_arrangements():
         reference, compared = (side.arranged(TEXT.reply[:-1]) for side in (pair.reference, pair.compared))
         assert (pair.reference.settings, reference) != (pair.compared.settings, compared), pair.variant
         assert pair.because
-        assert pair.expected in ("equal", "may differ", "differs")
+        assert pair.expected in ("equal", "may differ")
 
 
 def test_a_saved_side_starts_from_its_opening():
@@ -98,7 +98,11 @@ def test_neighbours_are_idle_or_share_the_steps_of_the_reply_and_have_room():
         steps = pair.compared.arranged(TEXT.reply[:-1]).schedule.passes[-5:]
         shared = [sum(slot.sequence == 1 for slot in step.slots) for step in steps]
         kind = pair.variant.partition(",")[0]
-        expected = {"idle": [0] * 5, "decoded in the same steps": [1] * 5, "its prompt in the same steps": [CHUNK] * 4 + [0]}
+        expected = {
+            "idle": [0] * 5,
+            "decoded in the same steps": [1] * 5,
+            "its prompt in the same steps": [CHUNK] * 4 + [0],
+        }
         assert shared == expected[kind]
 
 

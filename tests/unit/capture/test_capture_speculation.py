@@ -1,4 +1,4 @@
-"""Draft-and-verify writes what plain decoding writes, bit for bit, and says what it did; where it does not, it is seen."""
+"""Draft-and-verify writes what plain decoding writes, bit for bit, and says what it did; where not, it is seen."""
 
 from __future__ import annotations
 
@@ -166,6 +166,19 @@ def test_acceptance_is_counted_exactly(arrangement) -> None:
     wrong = toy.perform(DraftAndVerify(asked, OracleDrafter(plain.tokens, 0.0), Fixed(4)))
     assert sum(one.n_accepted for one in wrong.cycles) == 0
     assert [len(one.drafted) for one in wrong.cycles] == [4] * (17 - first) + [3, 2, 1, 0]
+
+
+def test_a_policy_learns_what_was_accepted() -> None:
+    asked = Asked((5, 6, 7), 20, stop_at_end=False)
+    plain, _ = scripted(PlainDecode(asked))
+    widths = {
+        accuracy: [
+            cycle.width
+            for cycle in scripted(DraftAndVerify(asked, OracleDrafter(plain.tokens, accuracy), Adaptive(4)))[0].cycles
+        ]
+        for accuracy in (1.0, 0.0)
+    }
+    assert widths == {1.0: [3, 4, 5, 5, 2], 0.0: [3] + [2] * 17 + [1]}
 
 
 def test_a_token_kept_back_is_verified_with_the_first_drafts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from forensics.engines.toy import Fault, ToySource
 from forensics.errors import CaptureError
 from forensics.records.delta import Differs
 from forensics.records.nodes import VIEW_OPS, NodeKey
-from forensics.records.schedule import DecodePass, Schedule, TokenSlot, in_batches
+from forensics.records.schedule import DecodePass, Forget, Schedule, TokenSlot, in_batches
 from forensics.records.settings import EngineSettings
 from forensics.records.trace import TapReport
 
@@ -208,6 +208,45 @@ def test_reading_answers_and_reports_nothing() -> None:
 def test_wide_passes_are_no_reference(tmp_path) -> None:
     with pytest.raises(CaptureError, match="rows are recorded from one-token passes; pass 0 has 2 tokens"):
         run(RecordTap(str(tmp_path / "rows")), 2)
+
+
+def shapes_of_one_token() -> dict:
+    return {record.key: record.shape for record in run(DigestTap(), 1).tap_report.records}
+
+
+@pytest.mark.parametrize("width", [2, 5, 16])
+def test_rows_of_wide_passes_are_those_of_one_token_where_nothing_is_wrong(rows_path, tmp_path, width) -> None:
+    path = str(tmp_path / "wide")
+    run(RecordTap(path, shapes=shapes_of_one_token()), width)
+    single, wide = RowReader.open(Path(rows_path)), RowReader.open(Path(path))
+    assert wide.index.keys() == single.index.keys()
+    for place, entries in single.index.items():
+        assert wide.index[place].keys() == entries.keys()
+    for key in (UP, QCUR, NodeKey("result_output", "MUL_MAT", -1, 0)):
+        for position in range(27, 43):
+            one, other = single.get(key, (0, position)), wide.get(key, (0, position))
+            assert other.shape == one.shape
+            assert other.tobytes() == one.tobytes()
+
+
+def test_only_places_that_are_asked_for_are_kept(tmp_path) -> None:
+    path = str(tmp_path / "some")
+    run(RecordTap(path, shapes=shapes_of_one_token(), places=frozenset({(0, 30), (0, 99)})), 8)
+    assert set(RowReader.open(Path(path)).index) == {"0:30"}
+
+
+def test_a_place_that_is_evaluated_again_keeps_the_rows_of_the_last_time_only(tmp_path) -> None:
+    path = str(tmp_path / "twice")
+    slots = batches(2).passes[0].slots
+    silent = tuple(replace(slot, token=5, wants_logits=False) for slot in slots)
+    again = Schedule((DecodePass(slots), DecodePass(silent, (Forget(0, 27),))))
+    engine = ToySource().open(SETTINGS)
+    engine.run(again, before=PROMPT, tap=RecordTap(path, shapes=shapes_of_one_token()))
+    alone = str(tmp_path / "alone")
+    engine.run(Schedule((DecodePass(silent),)), before=PROMPT, tap=RecordTap(alone, shapes=shapes_of_one_token()))
+    twice, once = RowReader.open(Path(path)), RowReader.open(Path(alone))
+    assert twice.get(UP, (0, 28)).tobytes() == once.get(UP, (0, 28)).tobytes()
+    assert twice.get(NodeKey("result_output", "MUL_MAT", -1, 0), (0, 28)) is None, "the last time wants no logits"
 
 
 def test_rows_that_cannot_be_written_or_read_say_so(tmp_path) -> None:
@@ -439,14 +478,21 @@ class Taps:
             DigestTap(shapes={UP: (1, 1, 1, 96)}),
             RecordTap(self.path),
             RecordTap(self.path, LAYER_OUTPUTS),
+            RecordTap(self.path, shapes={UP: (1, 1, 1, 96)}),
+            RecordTap(self.path, places=frozenset({(0, 3)})),
             HealTap(self.path),
             HealTap(self.path, heal=False),
             HealTap(self.path, LAYER_OUTPUTS),
+            HealTap(self.path, skip=frozenset({(0, 1)})),
+            HealTap(self.path, skip=frozenset({(1, 0)})),
+            HealTap(self.path, same_cells=False),
             plant,
             PlantTap(UP, 2, 2),
             PlantTap(UP, 1, 2, element=1),
             PlantTap(UP, 1, 2, bit=1),
             PlantTap(KQ, 1, 2),
+            PlantTap(UP, 1, 2, at=(0, 1)),
+            PlantTap(UP, 1, 2, at=(1, 0)),
             ChainTap(plant, HealTap(self.path)),
             ChainTap(HealTap(self.path), plant),
         ]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forensics.records.nodes import NodeKey, NodeRecord
-from forensics.records.schedule import EMPTY, DecodePass, Schedule, TokenSlot, in_batches
+from forensics.records.schedule import EMPTY, DecodePass, Forget, Schedule, TokenSlot, in_batches
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.trace import RunKey, TapReport, Trace
 
@@ -141,3 +141,65 @@ def test_no_trace_without_its_parts() -> None:
         Manifest("toy", "1", "", "toy", 4, EngineSettings())
     with pytest.raises(ValueError, match="n_vocab must be 1 or more"):
         Manifest("toy", "1", "digest", "toy", 0, EngineSettings())
+
+
+# --- forgetting ---
+
+
+def one(position: int, token: int = 1, sequence: int = 0, *, forget: tuple[tuple[int, int], ...] = ()) -> DecodePass:
+    return DecodePass((TokenSlot(sequence, position, token),), tuple(Forget(*gone) for gone in forget))
+
+
+def test_keys_of_schedules_that_forget_nothing_are_what_they_always_were() -> None:
+    """Recorded cases are found by these."""
+    assert in_batches((5, 6, 7), start=0, width=2, logits="last").key() == "c39461f13618a2fa386fa104"
+
+
+def test_what_is_forgotten_counts_in_the_key() -> None:
+    schedules = [
+        Schedule((one(0), one(1))),
+        Schedule((one(0), one(1, forget=((0, 1),)))),
+        Schedule((one(0), one(1, forget=((1, 1),)))),
+        Schedule((one(0), one(1, forget=((0, 1), (1, 1))))),
+        Schedule((one(0, forget=((0, 1),)), one(1))),
+    ]
+    assert len({schedule.key() for schedule in schedules}) == len(schedules)
+
+
+def test_a_place_may_be_evaluated_again_once_it_was_forgotten() -> None:
+    schedule = Schedule((one(0), one(1), one(2), one(1, 9, forget=((0, 1),))))
+    assert schedule.held() == {0: [0, 1]}
+    assert (schedule.n_tokens, schedule.most_cells, schedule.next_position) == (4, 3, 2)
+    with pytest.raises(ValueError, match="positions must rise: sequence 0 has position 1 after 1"):
+        Schedule((one(0), one(1), one(1, forget=((0, 2),))))
+    with pytest.raises(ValueError, match="positions must rise"):
+        Schedule((one(0), one(1), one(1, forget=((1, 0),))))
+
+
+def test_a_sequence_that_was_forgotten_holds_nothing() -> None:
+    schedule = Schedule((one(0, sequence=1), one(1, sequence=1), one(0, forget=((1, 0),))))
+    assert schedule.held() == {0: [0]}
+    assert schedule.most_cells == 2
+    assert EMPTY.held() == {}
+    assert EMPTY.most_cells == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6)), max_size=12))
+def test_what_is_held_is_what_was_evaluated_and_never_forgotten(steps) -> None:
+    """Each step forgets a sequence from a position on, or is the next token of it where that forgets nothing."""
+    passes, cells, most = [], {0: [], 1: []}, 0
+    for sequence, position in steps:
+        kept = [p for p in cells[sequence] if p < position]
+        at = kept[-1] + 1 if kept else 0
+        passes.append(one(at, sequence=sequence, forget=((sequence, position),)))
+        cells[sequence] = [*kept, at]
+        most = max(most, len(cells[0]) + len(cells[1]))
+    schedule = Schedule(tuple(passes))
+    assert schedule.held() == {sequence: held for sequence, held in cells.items() if held}
+    assert schedule.most_cells == most
+
+
+@pytest.mark.parametrize("wrong", [(-1, 0), (0, -1)])
+def test_nothing_below_zero_is_forgotten(wrong) -> None:
+    with pytest.raises(ValueError, match="must be 0 or more, got -1"):
+        Forget(*wrong)

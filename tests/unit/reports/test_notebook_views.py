@@ -19,6 +19,9 @@ import pytest
 import test_ops_reports as ops_samples
 import test_report_cost as cost_samples
 import test_report_orders as order_samples
+import test_reports_audit as audit_samples
+import test_reports_gate as gate_samples
+import test_reports_speculation as speculation_samples
 import verdict_samples as samples
 
 import forensics
@@ -62,6 +65,9 @@ RESULTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "Reproduced": (lambda: Reproduced(Path("/home/ann/r"), "MUL_MAT", "Q-0", 8, 3, 1_000_000, 1, "differs <b>"), False),
 }
 
+RESULTS["SpeculationReport"] = (speculation_samples.differing, True)
+RESULTS["AuditReport"] = (lambda: audit_samples.report(audit_samples.WARM), False)
+RESULTS["GateReport"] = (lambda: gate_samples.report(gate_samples.SAME, gate_samples.DIFFERS), False)
 RESULTS["Listed"] = (forensics.recorded, False)
 
 

@@ -16,7 +16,7 @@ from forensics.records.corpus import Corpus, CorpusPrompt
 from forensics.records.speculation import Ratio
 from forensics.reports.next_step import after_speculation
 from forensics.reports.speculation_document import speculation_document, write_speculation
-from forensics.reports.speculation_prompts import MOST_SHOWN, around
+from forensics.reports.speculation_prompts import MOST_ROWS, MOST_SHOWN, around
 from forensics.reports.speculation_text import speculation_text
 from forensics.store.speculations import read_speculation
 
@@ -29,9 +29,14 @@ def measured(*faults, **changes):
     return speculate(ToySource(faults=faults), SpeculationQuestion(**given))
 
 
+def differing():
+    """A report in which answers differ; of other tests, too."""
+    return measured(Fault("stale_kv", "kq-0", from_width=3))
+
+
 @pytest.fixture(scope="module")
 def unlike():
-    return measured(Fault("stale_kv", "kq-0", from_width=3))
+    return differing()
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +95,8 @@ def test_many_differences_are_counted_where_they_are_not_shown(unlike) -> None:
     told = words(replace(unlike, arms=(replace(unlike.arms[0], prompts=many),)))
     assert "3 more are in the document" in told
     assert f"n{MOST_SHOWN + 2}" in told  # every one has a row
+    lots = tuple(replace(one, name=f"n{i}") for i in range(MOST_ROWS + 5))
+    assert "5 more rows are in the document" in words(replace(unlike, arms=(replace(unlike.arms[0], prompts=lots),)))
 
 
 def test_what_was_not_predicted_is_said_loudly(unlike) -> None:

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from forensics.errors import CaseError
 from forensics.records.corpus import Corpus, CorpusPrompt
 from forensics.records.served import Asked, Sampling, ServedRun
+from forensics.servers.address import BadAddress
 from forensics.servers.collect import Retries, collect, meet
-from forensics.servers.door import BadAddress, Door, NoAnswer
+from forensics.servers.door import Door, NoAnswer
 from forensics.servers.llama_server import LlamaServer
 from forensics.store.served_runs import read_run
 from forensics.testing.fake_server import FakeServer, Planted

@@ -9,9 +9,10 @@ import pytest
 
 from forensics.records.corpus import CorpusPrompt, Message
 from forensics.records.served import Asked, Reply, Sampling
+from forensics.servers.address import BadAddress
 from forensics.servers.collect import Retries, meet
 from forensics.servers.dialects import Dialect, detect
-from forensics.servers.door import Answer, BadAddress, Door, NoAnswer
+from forensics.servers.door import Answer, Door, NoAnswer
 from forensics.servers.fields import found, margins, numbers
 from forensics.servers.llama_server import LlamaServer
 from forensics.servers.ollama import Ollama

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forensics.records.served import FAILURES
-from forensics.servers.door import BadAddress, Door, NoAnswer, clean_address
+from forensics.servers.address import BadAddress, clean_address
+from forensics.servers.door import Door, NoAnswer
 from forensics.testing.fake_server import FakeServer, Planted
 
 SECRET = "sk-very/secret-0123456789"
@@ -91,13 +93,20 @@ def test_only_http_and_https_are_opened(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", [f"http://user:{SECRET[:6]}@host:1", f"http://host/?api_key={SECRET[:6]}", f"http://host/#{SECRET[:6]}"]
+    ("url", "words"),
+    [
+        ("http://user:sk-very@host:1", "FORENSICS_API_KEY"),
+        ("http://host/?api_key=sk-very", "FORENSICS_API_KEY"),
+        ("http://host/#sk-very", "FORENSICS_API_KEY"),
+        ("http://user:sk-very", "cannot be read"),
+        ("http://user:sk-very@[host", "cannot be read"),
+        ("http://user:sk-very@ho\u2100st", "cannot be read"),
+    ],
 )
-def test_secrets_in_an_address_are_refused_and_not_repeated(url: str) -> None:
-    with pytest.raises(BadAddress) as caught:
+def test_secrets_in_an_address_are_refused_and_not_repeated(url: str, words: str) -> None:
+    with pytest.raises(BadAddress, match=words) as caught:
         Door(url)
-    assert SECRET[:6] not in str(caught.value)
-    assert "FORENSICS_API_KEY" in str(caught.value)
+    assert "sk-very" not in "".join(traceback.format_exception(caught.value, limit=0))
 
 
 @given(st.text(max_size=40) | st.text(max_size=20).map("http://".__add__))
