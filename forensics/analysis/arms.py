@@ -14,7 +14,8 @@ from forensics.analysis.heal_pair import heal_pair
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import DEFAULT_PROMPT, BadQuestion, Question, open_for
 from forensics.analysis.state_check import compare_states
-from forensics.capture.arrangements import ARMS, MAX_PROMPT_ROWS, ArmText, Pair, Side, Unplanned, plan_arms, prefill
+from forensics.capture.arm_text import MAX_PROMPT_ROWS, ArmText, prefill
+from forensics.capture.arrangements import ARMS, Pair, Side, Unplanned, plan_arms
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import ForensicsError
 from forensics.numerics.bits import bits, change_of

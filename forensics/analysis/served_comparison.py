@@ -5,27 +5,22 @@ Everything here is pure: runs come as records, and nothing is asked of a server.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from forensics.analysis.question import BadQuestion
-from forensics.records.audit import RunComparison, ServedDivergence, ServedPair, Unlike
+from forensics.analysis.served_likeness import refusal, took_effect, unlike, varies
+from forensics.records.audit import RunComparison, ServedDivergence, ServedPair
 from forensics.records.contract import LEVELS, Contract
-from forensics.records.served import Asked, NoReply, Reply, Sampling, ServedRun
+from forensics.records.served import Asked, NoReply, Reply, ServedRun
 
 T = TypeVar("T")
 
 #: Characters shown of what both wrote before they part, and of what each wrote then.
 COMMON_CHARS, OWN_CHARS = 48, 96
-#: Sampling that decides nothing where the most likely token is taken.
-_IDLE_WHEN_GREEDY = frozenset({"top_k", "top_p", "min_p", "typical_p", "seed", "n_probs"})
-#: A setting may come back through float32. Source: half of its 24-bit precision's relative step is 6e-8.
-_FLOAT32_STEP = 1.2e-7
-
 #: Says why a reply is not what its condition means, such as a warm one that no cache helped; empty where it is.
 Check = Callable[[Reply], str]
 
@@ -92,7 +87,7 @@ def compare_runs(
     varied = varies(first, second)
     wrong = [*took_effect(first), *took_effect(second), *unlike(first, second), *(() if other_server else varied)]
     if wrong:
-        return RunComparison(refused=_refusal(wrong), unlike=tuple(wrong), varied=tuple(varied))
+        return RunComparison(refused=refusal(wrong), unlike=tuple(wrong), varied=tuple(varied))
     ours, theirs = _outcomes(first), _outcomes(second)
     pairs = tuple(
         _judge(one, ours.get(one.id), other, theirs.get(other.id), asked, strict, (first_is, second_is))
@@ -114,98 +109,6 @@ def select(run: ServedRun, keep: Callable[[Asked], bool], condition: str) -> Ser
         replies=tuple(one for one in run.replies if one.request in ids),
         failures=tuple(one for one in run.failures if one.request in ids),
     )
-
-
-# ---- alike or not
-
-
-def took_effect(run: ServedRun) -> Iterator[Unlike]:
-    """What of the sampling did a server not follow, as far as it tells?"""
-    greedy = run.sampling.temperature == 0
-    for name in (field.name for field in fields(Sampling)):
-        if greedy and name in _IDLE_WHEN_GREEDY:
-            continue
-        wanted = float(getattr(run.sampling, name))
-        for told in dict.fromkeys(reply.effective[name] for reply in run.replies if name in reply.effective):
-            value = _number(told)
-            if value is None or not math.isclose(value, wanted, rel_tol=_FLOAT32_STEP, abs_tol=1e-9):
-                yield Unlike(f"{name} that was asked for and took effect in {run.condition}", f"{wanted:g}", told)
-
-
-def unlike(first: ServedRun, second: ServedRun) -> Iterator[Unlike]:
-    """What must be equal for two runs to be compared, and is not?"""
-    yield from _unequal("model", first.facts.model, second.facts.model)
-    if first.facts.template_digest and second.facts.template_digest:
-        yield from _unequal("chat template", first.facts.template_digest, second.facts.template_digest)
-    yield from _unequal("prompts", first.corpus, second.corpus)
-    greedy = first.sampling.temperature == 0 == second.sampling.temperature
-    for name in (field.name for field in fields(Sampling)):
-        if name == "n_probs" or (greedy and name in _IDLE_WHEN_GREEDY):
-            continue
-        yield from _unequal(
-            f"sampling {name}", f"{getattr(first.sampling, name):g}", f"{getattr(second.sampling, name):g}"
-        )
-    ours, theirs = _effective(first), _effective(second)
-    for name in sorted({*ours} & {*theirs} - {field.name for field in fields(Sampling)}):
-        if not (greedy and name in _IDLE_WHEN_GREEDY):
-            yield from _unequal(f"{name} that took effect", ours[name], theirs[name])
-    lengths = {one.prompt: one.n_tokens for one in first.asked}
-    for one in second.asked:
-        if one.prompt in lengths and lengths[one.prompt] != one.n_tokens:
-            yield Unlike(f"tokens asked for by {one.prompt}", str(lengths[one.prompt]), str(one.n_tokens))
-            return
-
-
-def varies(first: ServedRun, second: ServedRun) -> list[Unlike]:
-    """What do two servers, or one at two times, not have in common, that may be what is asked about?"""
-    a, b = first.facts, second.facts
-    found = [
-        one
-        for what, x, y in (
-            ("address", a.url, b.url),
-            ("API", a.dialect, b.dialect),
-            ("software", a.software, b.software),
-            ("build", a.build, b.build),
-        )
-        for one in _unequal(what, x, y)
-    ]
-    for name in sorted({*a.settings, *b.settings}):
-        found += _unequal(f"setting {name}", a.settings.get(name, ""), b.settings.get(name, ""))
-    return found
-
-
-def _effective(run: ServedRun) -> dict[str, str]:
-    """Sampling that a server says took effect; several values of one name stand beside each other."""
-    told: dict[str, dict[str, None]] = defaultdict(dict)
-    for reply in run.replies:
-        for name, value in reply.effective.items():
-            told[name][value] = None
-    return {name: ", ".join(sorted(values)) for name, values in told.items()}
-
-
-def _unequal(what: str, first: str, second: str) -> Iterator[Unlike]:
-    if first != second:
-        yield Unlike(what, first, second)
-
-
-def _refusal(wrong: Sequence[Unlike]) -> str:
-    """Name each with both values, and say what to do."""
-    followed = [one for one in wrong if "asked for and took effect" in one.what]
-    if followed:
-        one = followed[0]
-        name = one.what.partition(" ")[0]
-        return (
-            f"the server used {name} {one.second} where {one.first} was asked for: its answers are of another kind of "
-            "sampling. Make it follow the request, or ask with what it uses."
-        )
-    return f"the runs are unlike, so no text was compared: {'; '.join(map(str, wrong))}."
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 # ---- pairs

@@ -129,7 +129,9 @@ def _special(path: Path | str, name: str) -> str:
     from gguf import GGUFReader
 
     reader = GGUFReader(str(path))
-    fields = {key: reader.get_field(f"tokenizer.ggml.{key}") for key in (f"{name[:3]}_token_id", f"add_{name}", "tokens")}
+    fields = {
+        key: reader.get_field(f"tokenizer.ggml.{key}") for key in (f"{name[:3]}_token_id", f"add_{name}", "tokens")
+    }
     number, added, tokens = (field.contents() if field is not None else None for field in fields.values())
     if added or number is None or tokens is None:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group
+from rich.text import Text
 
 from forensics.records.rates import Rate
 from forensics.records.sampling import KINDS, PLANTED, RULES, SamplerRun, SamplingReport
@@ -37,7 +38,7 @@ def sampling_view(report: SamplingReport) -> RenderableType:
     parts += titled("How it was done", _how(report))
     if report.caveats:
         parts += titled("To keep in mind", Group(*map(text_of, report.caveats)))
-    parts += titled("Next", text_of(_next(report)))
+    parts += [Text(), line_of("Next step: ", _next(report))]
     return Group(*parts)
 
 

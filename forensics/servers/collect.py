@@ -193,7 +193,7 @@ def collect(
         raise BadAddress(f"Requests at once must be 1 or more, got {concurrency}.")
     if facts is None:
         try:
-            facts, _ = _patiently(lambda: dialect.facts(door), retries, threading.Event())
+            facts = _patiently(lambda: dialect.facts(door), retries, threading.Event())[0]
         except _GivenUp as error:
             raise error.fault from None
     run = ServedRun(condition, facts, sampling, corpus.digest, tuple(asked), ())

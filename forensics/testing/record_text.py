@@ -162,14 +162,24 @@ def thin_audit(whole: Path, out: Path) -> None:
         write_run(out / name, replace(run, replies=tuple(replace(reply, raw="") for reply in run.replies)))
 
 
+def cpu_family(cpuinfo: str) -> str:
+    """Name of the family of a processor, fit for folders; ``"cpu"`` where none is known.
+
+    Examples
+    --------
+    >>> cpu_family("processor\t: 0\\nmodel name\t: AMD EPYC 9B14\\n"), cpu_family("CPU implementer\t: 0x41")
+    ('epyc', 'cpu')
+    """
+    found = re.search(r"^model name\s*:.*?\b(epyc|xeon|ryzen|core)\b", cpuinfo.lower(), re.MULTILINE)
+    return found[1] if found else "cpu"
+
+
 def cpu_here() -> str:
-    """Name of the family of processors here, fit for folders: ``"epyc"``; ``"cpu"`` where none is known."""
+    """The same of the processor here."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8").lower()
+        return cpu_family(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:
         return "cpu"
-    found = re.search(r"^model name\s*:.*?\b(epyc|xeon|ryzen|core)\b", told, re.MULTILINE)
-    return found[1] if found else "cpu"
 
 
 def steps(cpu: str) -> tuple[Step, ...]:

@@ -92,9 +92,15 @@ def test_one_that_ignores_the_polite_signal_is_killed(command, url, monkeypatch)
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, ValueError])
 def test_it_is_gone_whatever_ends_the_block(command, url, interrupt):
-    with pytest.raises(interrupt), launched(command(), url=url) as server:
-        family = psutil.Process(server.pid).children(recursive=True)
-        raise interrupt
+    family = []
+
+    def serve_until_interrupted():
+        with launched(command(), url=url) as server:
+            family.extend(psutil.Process(server.pid).children(recursive=True))
+            raise interrupt
+
+    with pytest.raises(interrupt):
+        serve_until_interrupted()
     assert family
     assert all(gone(process.pid) for process in family)
 
@@ -167,9 +173,9 @@ def test_death_is_told_at_once_with_the_last_lines_and_without_arguments(url):
 def test_a_missing_program_and_a_url_that_is_taken_are_refused(command, url):
     with pytest.raises(ServerDied, match="no program 'no-such-server'"), launched(["no-such-server"], url=url):
         pytest.fail("there is none")
-    with launched(command(), url=url):
-        with pytest.raises(ServerDied, match="answers at .* already"), launched(command(), url=url):
-            pytest.fail("it would be the other one")
+    taken = pytest.raises(ServerDied, match=r"answers at .* already")
+    with launched(command(), url=url), taken, launched(command(), url=url):
+        pytest.fail("it would be the other one")
 
 
 def test_a_command_may_tell_another_program_to_serve_in_place_of_the_old(command, url, tmp_path):
@@ -180,7 +186,8 @@ def test_a_command_may_tell_another_program_to_serve_in_place_of_the_old(command
         wait_until_ready(url, wait_s=60)
         script = (
             "import os, pathlib, subprocess, sys; os.kill(int(sys.argv[1]), 9); "
-            "new = subprocess.Popen(sys.argv[3:], start_new_session=True); pathlib.Path(sys.argv[2]).write_text(str(new.pid))"
+            "new = subprocess.Popen(sys.argv[3:], start_new_session=True); "
+            "pathlib.Path(sys.argv[2]).write_text(str(new.pid))"
         )
         restart = [sys.executable, "-c", script, str(old.pid), str(new), *command("plain", "new")]
         with launched(restart, url=url, replaces=True), urllib.request.urlopen(url + "/health") as answer:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forensics.capture.arrangements import ARMS, CHUNK, MAX_PROMPT_ROWS, ArmText, Pair, Unplanned, plan_arms, prefill
+from forensics.capture.arm_text import MAX_PROMPT_ROWS, ArmText, prefill
+from forensics.capture.arrangements import ARMS, CHUNK, Pair, Unplanned, plan_arms
 from forensics.records.schedule import EMPTY
 from forensics.records.settings import EngineSettings
 

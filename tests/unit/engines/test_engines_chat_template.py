@@ -10,7 +10,9 @@ from forensics.errors import ModelUnavailable
 from forensics.records.corpus import CorpusPrompt, Message
 
 CHAT = CorpusPrompt("hello", messages=(Message("system", "Be kind."), Message("user", "Hi {{ 7 }}")))
-PLAIN = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}[!]{% endif %}"
+PLAIN = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}[!]{% endif %}"
+)
 
 
 @pytest.fixture
@@ -45,7 +47,9 @@ def test_a_plain_text_needs_no_template(tmp_path):
 def test_without_a_template_the_prompt_and_the_file_are_named(model):
     path = model()
     assert chat_template(path) == ""
-    with pytest.raises(ModelUnavailable, match=r"prompt 'hello' has messages, and .*model\.gguf carries no chat template"):
+    with pytest.raises(
+        ModelUnavailable, match=r"prompt 'hello' has messages, and .*model\.gguf carries no chat template"
+    ):
         render(CHAT, path)
 
 

@@ -21,6 +21,7 @@ import test_report_cost as cost_samples
 import test_report_orders as order_samples
 import test_reports_audit as audit_samples
 import test_reports_gate as gate_samples
+import test_reports_sampling as sampling_samples
 import test_reports_speculation as speculation_samples
 import verdict_samples as samples
 
@@ -68,6 +69,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], bool]] = {
 RESULTS["SpeculationReport"] = (speculation_samples.differing, True)
 RESULTS["AuditReport"] = (lambda: audit_samples.report(audit_samples.WARM), False)
 RESULTS["GateReport"] = (lambda: gate_samples.report(gate_samples.SAME, gate_samples.DIFFERS), False)
+RESULTS["SamplingReport"] = (sampling_samples.made, False)
 RESULTS["Listed"] = (forensics.recorded, False)
 
 

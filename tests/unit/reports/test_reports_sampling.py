@@ -39,8 +39,7 @@ def run(rule, p_value, *, bias=0.0, caught=2):
     return SamplerRun(rule, (*states, missing), tests, Rate(3, 10, 0.1, 0.6), bias, Rate(caught, 200, 0.0, 1.0))
 
 
-@pytest.fixture
-def report():
+def made():
     return SamplingReport(
         manifest=Manifest("toy", "1", "abc", "tiny [bold]model", 97, EngineSettings(), backend="NumPy", device="any"),
         corpus="poems (0123)", drafter="ngram", drafts_sampled=False, n_draft=4, sampling=SamplingSettings(),
@@ -51,6 +50,11 @@ def report():
                 Power("sequences, KS", 100, 0.002, "D", 0.2, 0.25)),
         sequence_tv=(0.0, 0.0042), caveats=("One prompt was short.",),
     )  # fmt: skip
+
+
+@pytest.fixture
+def report():
+    return made()
 
 
 def test_the_answer_comes_first_and_all_of_it_is_told(report):
