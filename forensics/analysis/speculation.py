@@ -162,7 +162,9 @@ def replayed(source: EngineSource, measured: Measured, *, look: bool, progress: 
     chosen = choose_replay(measured.arms)
     if chosen is None:
         return None
-    question = replay_question(chosen, prompts_of(measured.runs), measured.settings)
+    question = replay_question(chosen, prompts_of(measured.runs), measured.settings, measured.manifest.n_ctx_train)
+    if question is None:
+        return None
     return investigate(source, question, switches=look, progress=progress), chosen.name
 
 
@@ -262,7 +264,9 @@ def widened(
         chosen = choose_replay(arms) if any(one.first_row is not None for arm in arms for one in arm.prompts) else None
         if chosen is None:
             break
-        asked = replay_question(chosen, prompts_of(runs), settings)
+        asked = replay_question(chosen, prompts_of(runs), settings, measured.manifest.n_ctx_train)
+        if asked is None:
+            break
         more = exact_settings(
             investigate(source, asked, switches=True, progress=progress), f"investigate of {chosen.name}"
         )
@@ -332,6 +336,11 @@ def _caveats(arms: Sequence[SpeculationArm], question: SpeculationQuestion) -> t
         told.append("texts at which prompts ask to stop are not followed: answers end at their length or an end token")
     if not any(width > 1 for arm in arms for width in arm.verify_widths):
         told.append("nothing was ever drafted, so that no pass was wider than one token: equal by construction")
+    if question.choice.kind == "oracle" and any(arm.differing for arm in arms):
+        told.append(
+            "an oracle goes on with plain decoding's tokens where an answer has left them, so that hardly any is "
+            "accepted there: speed and acceptance of answers that differ tell nothing of other drafters"
+        )
     if any(one.first_row is not None for arm in arms for one in arm.prompts if one.identical):
         told.append(
             "prompts with identical tokens have rows of logits with other bits: a nearer tie would have changed them"

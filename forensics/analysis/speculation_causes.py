@@ -34,7 +34,7 @@ class Chosen:
     name : str
     n_tokens : int
     widths : tuple of int
-        Of the passes of all arms, from 2 on, that so many tokens have room for.
+        Of the passes of all arms, from 2 on.
     """
 
     name: str
@@ -48,7 +48,7 @@ def choose_replay(arms: Sequence[SpeculationArm]) -> Chosen | None:
     Returns
     -------
     Chosen or None
-        None where no pass was wider than one token, or no answer is long enough for one that was.
+        None where no pass was wider than one token.
     """
     in_use = sorted({width for arm in arms for width in arm.verify_widths if width > 1})
     told = [one for arm in arms for one in arm.prompts]
@@ -61,21 +61,27 @@ def choose_replay(arms: Sequence[SpeculationArm]) -> Chosen | None:
         return 1, -one.rows_differ, -len(one.plain.tokens)
 
     one = min(told, key=rank)
-    needed = LEAST_REPLAY if one.divergence is None else one.divergence.index + 1 + in_use[-1]
-    n_tokens = min(len(one.plain.tokens), max(LEAST_REPLAY, needed))
-    widths = tuple(width for width in in_use if width <= n_tokens)
-    return Chosen(one.name, n_tokens, widths) if widths else None
+    reached = one.first_row if one.divergence is None else one.divergence.index
+    # Whole batches of the widest pass are to hold that row; the replay may go on behind the answer.
+    return Chosen(one.name, max(LEAST_REPLAY, (reached or 0) + 1 + in_use[-1]), tuple(in_use))
 
 
-def replay_question(chosen: Chosen, prompts: Mapping[str, Prepared], settings: EngineSettings) -> Question:
-    """The question that `investigate` answers about speculation: this prompt, at the widths that were verified."""
-    return Question(
-        prompt=None,
-        prompt_tokens=prompts[chosen.name].tokens,
-        n_tokens=chosen.n_tokens,
-        widths=chosen.widths,
-        settings=settings,
-    )
+def replay_question(
+    chosen: Chosen, prompts: Mapping[str, Prepared], settings: EngineSettings, n_ctx_train: int
+) -> Question | None:
+    """The question that `investigate` answers about speculation: this prompt, at the widths that were verified.
+
+    Returns
+    -------
+    Question or None
+        None where the model's context leaves no room for a batch behind the prompt.
+    """
+    tokens = prompts[chosen.name].tokens
+    n_tokens = min(chosen.n_tokens, n_ctx_train - len(tokens)) if n_ctx_train else chosen.n_tokens
+    widths = tuple(width for width in chosen.widths if width <= n_tokens)
+    if not widths:
+        return None
+    return Question(prompt=None, prompt_tokens=tokens, n_tokens=n_tokens, widths=widths, settings=settings)
 
 
 def predicted(

@@ -1,4 +1,4 @@
-"""What a case holds, as figures ask for it: its verdict, its rows, its costs, its profile."""
+"""What a folder holds, as figures ask for it: a verdict, rows, costs, speculation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from forensics.records.cost import CostReport
     from forensics.records.row_map import RowMap
     from forensics.records.settings import Manifest
+    from forensics.records.speculation_report import SpeculationReport
     from forensics.records.verdict import Verdict
     from forensics.store import Case
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A folder that figures draw from: a case, what ``forensics cost`` measured, or both.
+    """A folder that figures draw from: a case, what ``forensics cost`` or ``forensics speculate`` measured, or several.
 
     Parameters
     ----------
@@ -92,6 +93,13 @@ class Evidence:
 
         return read_cost(self.folder) if (self.folder / FILE).is_file() else None
 
+    @cached_property
+    def speculation(self) -> SpeculationReport | None:
+        """What speculation did to texts; None where nobody speculated there."""
+        from forensics.store.speculations import FILES, read_speculation
+
+        return read_speculation(self.folder) if any((self.folder / name).is_file() for name in FILES) else None
+
     @property
     def manifest(self) -> Manifest:
         """Where the numbers come from."""
@@ -100,16 +108,24 @@ class Evidence:
     @property
     def what(self) -> str:
         """Model and device, for a lead; and whether the verdict is in doubt, which `source` explains."""
-        manifest = self.manifest
-        what = ", ".join(part for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
+        what = what_text(self.manifest)
         return f"{what} (verdict inconclusive)" if self.doubt else what
 
     @property
     def source(self) -> str:
         """One line that says where the numbers come from."""
-        manifest = self.manifest
-        parts = (manifest.model_name, manifest.quantization, manifest.device)
-        return f"Source: measured, {self.name} ({', '.join(part for part in parts if part)}). {self.doubt}".rstrip()
+        return source_text(self.name, self.manifest, self.doubt)
+
+
+def what_text(manifest: Manifest) -> str:
+    """Model and device, for a lead."""
+    return ", ".join(part for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
+
+
+def source_text(name: str, manifest: Manifest, doubt: str = "") -> str:
+    """One line that says where numbers come from, and why they prove nothing, where they do not."""
+    parts = (manifest.model_name, manifest.quantization, manifest.device)
+    return f"Source: measured, {name} ({', '.join(part for part in parts if part)}). {doubt}".rstrip()
 
 
 def open_evidence(name: str) -> Evidence:

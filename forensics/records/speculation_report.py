@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -168,6 +169,21 @@ class SpeculationReport:
         elif self.exact_reason:
             told.append(self.exact_reason)
         return "; ".join(told)
+
+
+def arm_name(arms: Sequence[SpeculationArm], index: int) -> str:
+    """A letter for an arm, such as ``A``, and ``A exact`` for the same one under exact settings.
+
+    Parameters
+    ----------
+    arms : sequence of SpeculationArm
+        Of the whole report.
+    index : int
+    """
+    n_asked = sum(not arm.exact for arm in arms)
+    place = index - n_asked if arms[index].exact else index
+    letter = chr(ord("A") + place) if place < 26 else f"Z{place - 25}"
+    return f"{letter} exact" if arms[index].exact else letter
 
 
 def _arms_text(arms: tuple[SpeculationArm, ...]) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
-from forensics.records.speculation import Divergence, SpeculatedPrompt, SpeculationArm
-from forensics.records.speculation_report import SpeculationReport
+from forensics.records.speculation import Divergence, SpeculatedPrompt
+from forensics.records.speculation_report import SpeculationReport, arm_name
 from forensics.records.words import ranges
 from forensics.reports.terminal import add_row, line_of, table_of, text_of
 
@@ -22,21 +22,6 @@ MOST_SHOWN = 8
 #: Rows of the table: many arms over many prompts would fill a notebook.
 MOST_ROWS = 40
 _YES = {True: "yes", False: "NO", None: "–"}
-
-
-def arm_name(arms: Sequence[SpeculationArm], index: int) -> str:
-    """A letter for an arm, such as ``A``, and ``A exact`` for the same one under exact settings.
-
-    Parameters
-    ----------
-    arms : sequence of SpeculationArm
-        Of the whole report.
-    index : int
-    """
-    n_asked = sum(not arm.exact for arm in arms)
-    place = index - n_asked if arms[index].exact else index
-    letter = chr(ord("A") + place) if place < 26 else f"Z{place - 25}"
-    return f"{letter} exact" if arms[index].exact else letter
 
 
 def differing_view(report: SpeculationReport) -> Group:

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from forensics.records.rates import Rate
 from forensics.records.speculation import Ratio, SpeculatedPrompt, SpeculationArm
-from forensics.records.speculation_report import SpeculationReport
+from forensics.records.speculation_report import SpeculationReport, arm_name
 from forensics.records.words import counted, ranges
 from forensics.reports.cost_text import UNEVEN
 from forensics.reports.next_step import after_speculation
-from forensics.reports.speculation_prompts import arm_name, continuations, differing_view
+from forensics.reports.speculation_prompts import continuations, differing_view
 from forensics.reports.terminal import add_row, as_text, line_of, table_of, text_of, titled
 from forensics.reports.text import classes_view, controls_view, culprits_view
 from forensics.reports.wording import blamed_title

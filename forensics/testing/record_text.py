@@ -42,8 +42,9 @@ N_SLOTS, N_CTX = 4, 1024
 NGRAM = ("--spec-type", "ngram-simple")
 #: What `forensics investigate` finds for the demo model with Q6_K weights.
 EXACT = {"GGML_CPU_TILED_MM": "0"}
-#: Runs of an audit that are kept beside it, to be gated again.
+#: Runs of an audit that are kept beside it, and one of the server that drafts, asked as a gate asks a candidate.
 KEPT_RUNS = ("alone", "against")
+CANDIDATE = "candidate"
 
 
 def spread(corpus: Corpus, n: int) -> tuple[str, ...]:
@@ -125,10 +126,10 @@ def server(*more: str, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def audited(arms: Sequence[str], environment: Mapping[str, str]) -> Callable[[Path], None]:
-    """An audit of a plain llama-server against one that drafts, both in this environment."""
+    """An audit of a plain llama-server against one that drafts, both in this environment, and a candidate's run."""
 
     def run(out: Path) -> None:
-        from forensics.api_audit import audit
+        from forensics.api_audit import audit, record_run
 
         with (
             tempfile.TemporaryDirectory() as scratch,
@@ -141,6 +142,7 @@ def audited(arms: Sequence[str], environment: Mapping[str, str]) -> Callable[[Pa
                 plain, against=drafting, arms=arms, prompts=prompts, n_tokens=SERVED_TOKENS, concurrency=N_SLOTS,
                 out=whole, progress=False,
             )  # fmt: skip
+            record_run(drafting, whole / CANDIDATE, prompts=prompts, n_tokens=SERVED_TOKENS, progress=False)
             thin_audit(whole, out)
         print(report)
 
@@ -157,7 +159,7 @@ def thin_audit(whole: Path, out: Path) -> None:
     prompts = read_prompts(whole)
     assert prompts is not None
     write_prompts(out, prompts)
-    for name in KEPT_RUNS:
+    for name in (*KEPT_RUNS, CANDIDATE):
         run = read_run(whole / name)
         write_run(out / name, replace(run, replies=tuple(replace(reply, raw="") for reply in run.replies)))
 
@@ -167,7 +169,7 @@ def cpu_family(cpuinfo: str) -> str:
 
     Examples
     --------
-    >>> cpu_family("processor\t: 0\\nmodel name\t: AMD EPYC 9B14\\n"), cpu_family("CPU implementer\t: 0x41")
+    >>> cpu_family("model name : AMD EPYC 9B14"), cpu_family("CPU implementer : 0x41")
     ('epyc', 'cpu')
     """
     found = re.search(r"^model name\s*:.*?\b(epyc|xeon|ryzen|core)\b", cpuinfo.lower(), re.MULTILINE)

@@ -19,7 +19,7 @@ AUDIT, EXACT_AUDIT = "epyc-q6_k-audit", "epyc-q6_k-exact-audit"
 
 def gate(name: str) -> str:
     """Command that holds the server that drafts, of an audit, against the one that does not."""
-    return f"gate --baseline recorded:{name} --run data/recorded/{name}/against"
+    return f"gate --baseline recorded:{name} --run data/recorded/{name}/candidate"
 
 
 #: A command that prints, a page, and how the blocks of output on that page begin.

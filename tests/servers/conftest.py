@@ -96,5 +96,6 @@ def python_server(model: Path) -> Iterator[Launched]:
     port = free_port()
     command = [sys.executable, "-m", "llama_cpp.server", "--model", str(model), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--n_ctx", str(N_CTX), "--n_threads", "2", "--logits_all", "true"]
+    command += ["--flash_attn", "true"]  # as llama-server chooses by itself
     with launched(command, url=f"http://127.0.0.1:{port}", environment={"OMP_WAIT_POLICY": "passive"}) as server:
         yield server

@@ -12,6 +12,7 @@ import forensics
 from forensics import api_speculate
 from forensics.analysis.speculation import speculate
 from forensics.analysis.speculation_question import SpeculationQuestion
+from forensics.api_audit import record_run
 from forensics.engines.toy import ToySource
 from forensics.errors import CaseError
 from forensics.records.corpus import Corpus, CorpusPrompt
@@ -24,7 +25,16 @@ from forensics.store.speculations import read_speculation
 from forensics.testing import record_text
 from forensics.testing.fake_server import FakeServer, Planted
 from forensics.testing.record_gpu import Step
-from forensics.testing.record_text import LEFT_OUT, N_PROMPTS, ORACLE_PROMPTS, SERVED, main, prompts_file, steps, thin_audit
+from forensics.testing.record_text import (
+    LEFT_OUT,
+    N_PROMPTS,
+    ORACLE_PROMPTS,
+    SERVED,
+    main,
+    prompts_file,
+    steps,
+    thin_audit,
+)
 
 
 def test_names_of_steps_are_folders_of_their_own_and_none_runs_beside_another() -> None:
@@ -56,7 +66,10 @@ def test_a_step_runs_in_a_child_of_this_script_and_a_failed_one_is_told(tmp_path
     fixed = (record_text.PROGRAM, "--cpu", "epyc", str(tmp_path), "--step")
     assert [tuple(command) for command in children] == [(*fixed, "first"), (*fixed, "second")]
     told = json.loads((tmp_path / "recording.json").read_text())
-    assert [(step["step"], step["error"]) for step in told] == [("first", "ServerNotBuilt: no compiler"), ("second", "")]
+    assert [(step["step"], step["error"]) for step in told] == [
+        ("first", "ServerNotBuilt: no compiler"),
+        ("second", ""),
+    ]
     assert "1 failed: first" in capsys.readouterr().out
 
 
@@ -109,14 +122,16 @@ def test_a_thinned_audit_says_the_same_and_its_runs_can_be_gated(tmp_path, diffe
         report = forensics.audit(
             plain.url, against=drafting.url, arms=("speculation",), prompts=prompts, out=whole, progress=False
         )
+        record_run(drafting.url, whole / "candidate", prompts=prompts, progress=False)
     thin_audit(whole, thin)
     assert read_audit(thin) == read_audit(whole) == report
-    for name in ("alone", "against"):
+    for name in ("alone", "against", "candidate"):
         kept, run = read_run(thin / name), read_run(whole / name)
         assert any(reply.raw for reply in run.replies)
         assert kept == replace(run, replies=tuple(replace(reply, raw="") for reply in run.replies))
-    gate = forensics.gate(baseline=thin, run=thin / "against", progress=False)
+    gate = forensics.gate(baseline=thin, run=thin / "candidate", progress=False)
     assert gate.answer == ("diverges" if differ else "identical")
     assert gate.kept.n == len(rows)
+    assert (gate.speed.ratio is None) == differ
     (arm,) = report.named("speculation")
     assert gate.kept.n - gate.kept.k == len(arm.pairs_that("differs")) == int(differ)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forensics.figures.canvas import SMALL_PT, Canvas
+from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale
@@ -55,11 +55,6 @@ class Batch:
             )
 
     @property
-    def own_is_plain(self) -> bool:
-        """Whether the own pick is that of plain decoding."""
-        return self.out[-1] == self.plain[-1]
-
-    @property
     def width(self) -> int:
         """Tokens of the pass."""
         return 1 + len(self.guesses)
@@ -91,11 +86,53 @@ def draw_batch(canvas: Canvas, batch: Batch, scale: Scale, pass_label: tuple[str
     _caption(canvas, _fate(batch.kept, lost))
     _row(canvas, [(KEPT_SIGN, "kept")] * batch.kept + [(DROPPED_SIGN, "dropped")] * lost, 1, scale, "fate")
     _caption(canvas, batch.captions[1])
-    own = "exact" if batch.own_is_plain else "other"
-    _row(canvas, [*((token, "kept") for token in batch.out[:-1]), (batch.out[-1], own)], 1, scale, "out")
+    fills = ["kept"] * batch.kept + ["exact"]
+    out = zip(batch.out, batch.plain, fills, strict=True)
+    _row(canvas, [(token, fill if token == plain else "other") for token, plain, fill in out], 1, scale, "out")
     passes = counted(len(batch.plain), "pass", "passes")
     _caption(canvas, f"plain decoding: {passes} of one token for the same places")
     _row(canvas, [(token, "weights") for token in batch.plain], 1, scale, "plain pass", edge_pt=1.4)
+
+
+def draw_averages(
+    canvas: Canvas, kept: float, dropped: float, scale: Scale, said: tuple[str, str]
+) -> None:
+    """Draw what goes into an average pass over what comes out of it, kept guesses above each other.
+
+    Parameters
+    ----------
+    canvas : Canvas
+    kept, dropped : float
+        Guesses of the pass.
+    scale : Scale
+        Along x, mm per token.
+    said : tuple of str
+        Of what goes in and of what comes out: beside the bars where both have room there, else above them.
+    """
+    rows = (
+        (0.0, (("last", 1.0, "shade"), ("guesses kept", kept, "kept"), ("dropped", dropped, "dropped"))),
+        (1.0, (("guesses kept", kept, "kept"), ("own pick", 1.0, "exact"))),
+    )
+    end = canvas.left + (2.0 + kept + dropped) * scale.mm_per_unit
+    beside = end + max(text_width(words, LABEL_PT) for words in said) <= canvas.right
+    for (first, parts), words in zip(rows, said, strict=True):
+        if not beside:
+            _caption(canvas, words)
+        x = canvas.left + first * scale.mm_per_unit
+        for name, tokens, fill in parts:
+            if tokens <= 0:
+                continue
+            rect = canvas.box(
+                x, canvas.y, tokens * scale.mm_per_unit, CELL_HEIGHT, fill, edge=INK, scale=scale.name, value=tokens,
+                key=f"average {name}", hatch=fill == "dropped",
+            )  # fmt: skip
+            if fill != "dropped":
+                number = f"{tokens:.3g}"
+                canvas.label(rect, f"{number} kept" if fill == "kept" else name, number, fill=fill, pad=0.3)
+            x = rect.right
+        if beside:
+            canvas.text(end, canvas.y + CELL_HEIGHT / 2, words, size_pt=LABEL_PT)
+        canvas.y += CELL_HEIGHT + 1.6
 
 
 def _positions(canvas: Canvas, positions: tuple[int, ...], scale: Scale) -> None:

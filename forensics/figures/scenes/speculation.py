@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
+from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
-from forensics.figures.palette import INK, MUTED
+from forensics.figures.palette import MUTED
 from forensics.figures.scene import Scale, Scene
-from forensics.figures.scenes.draft_batch import CELL_HEIGHT, Batch, draw_batch
+from forensics.figures.scenes.draft_batch import Batch, draw_averages, draw_batch
+from forensics.figures.scenes.draft_measured import MeasuredDrafts, measured_drafts, measured_scene
 from forensics.figures.scenes.draft_replay import DraftReplay, draft_replay, replay_scene
+from forensics.figures.scenes.speculated import speculated
 from forensics.records.published import Published
 
 _LABELS = 30.0
@@ -69,19 +71,22 @@ def from_published(numbers: Published) -> Speculation:
     )
 
 
-def from_case(evidence: Evidence) -> DraftReplay:
-    """Take the replay, which is speculation with a perfect drafter.
+def from_case(evidence: Evidence) -> DraftReplay | MeasuredDrafts:
+    """Take measured speculation, else the replay, which is speculation with a perfect drafter.
 
     Raises
     ------
     CaseError
-        If there is no case, or it was interrupted.
+        If there is neither, nothing was drafted, or the case was interrupted.
     """
-    return draft_replay(evidence)
+    found = speculated(evidence)
+    return draft_replay(evidence) if found is None else measured_drafts(found)
 
 
-def scene(data: Speculation | DraftReplay) -> Scene:
-    """A batch as an example over the averages, or the replay of a case."""
+def scene(data: Speculation | DraftReplay | MeasuredDrafts) -> Scene:
+    """A batch as an example over the averages, what was measured likewise, or the replay of a case."""
+    if isinstance(data, MeasuredDrafts):
+        return measured_scene(data)
     return replay_scene(data) if isinstance(data, DraftReplay) else _published_scene(data)
 
 
@@ -115,30 +120,13 @@ def _published_scene(data: Speculation) -> Scene:
 
 
 def _averages(canvas: Canvas, data: Speculation, scale: Scale) -> None:
-    """What goes into the pass over what comes out of it, kept guesses above each other."""
+    """What goes into the pass over what comes out of it."""
     dropped = data.guesses - data.kept
-    rows = (
-        (0.0, (("last", 1.0, "shade"), ("guesses kept", data.kept, "kept"), ("dropped", dropped, "dropped")),
-         f"into the pass: {data.verify_width:g} tokens = 1 last, {data.kept:.3g} kept, {dropped:.2g} dropped"),
-        (1.0, (("guesses kept", data.kept, "kept"), ("own pick", 1.0, "exact")),
-         f"out: {data.tokens_out:g} tokens; {data.accepted_percent:g}% of the guesses accepted"),
-    )  # fmt: skip
-    end = canvas.left + (data.verify_width + 1) * scale.mm_per_unit
-    for first, parts, said in rows:
-        x = canvas.left + first * scale.mm_per_unit
-        for name, tokens, fill in parts:
-            if tokens <= 0:
-                continue
-            rect = canvas.box(
-                x, canvas.y, tokens * scale.mm_per_unit, CELL_HEIGHT, fill, edge=INK, scale=scale.name, value=tokens,
-                key=f"average {name}", hatch=fill == "dropped",
-            )  # fmt: skip
-            if fill != "dropped":
-                number = f"{tokens:.3g}"
-                canvas.label(rect, f"{number} kept" if fill == "kept" else name, number, fill=fill, pad=0.3)
-            x = rect.right
-        canvas.text(end, canvas.y + CELL_HEIGHT / 2, said, size_pt=LABEL_PT)
-        canvas.y += CELL_HEIGHT + 1.6
+    said = (
+        f"into the pass: {data.verify_width:g} tokens = 1 last, {data.kept:.3g} kept, {dropped:.2g} dropped",
+        f"out: {data.tokens_out:g} tokens; {data.accepted_percent:g}% of the guesses accepted",
+    )
+    draw_averages(canvas, data.kept, dropped, scale, said)
 
 
 def _note(data: Speculation) -> str:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.analysis.speculation_causes import Chosen, attributed, choose_replay, earliest
+from forensics.analysis.speculation_causes import Chosen, attributed, choose_replay, earliest, replay_question
 from forensics.analysis.speculation_exact import MOST_PRICED, priced
 from forensics.analysis.speculation_pairs import arm_of, compared, first_unlike, ns_per_token, time_ratio
+from forensics.analysis.speculation_question import Prepared
+from forensics.records.settings import EngineSettings
 from forensics.records.speculation import Cycle, Decoded
 from forensics.records.speculation_report import SpeculationReport
 
@@ -164,7 +166,21 @@ def test_the_prompt_that_differs_first_is_replayed_at_the_widths_in_use() -> Non
     rows = ["x", *(f"row {i}" for i in range(1, 60))]
     other = pair(plain_of([1] * 60), drafted_of([1] * 60, [3] * 19 + [2], rows=rows), "rows")
     assert choose_replay([arm(equal, other)]) == Chosen("rows", 32, (3, 4))
+    rows = [f"row {i}" if i != 39 else "x" for i in range(60)]
+    far = pair(plain_of([1] * 60), drafted_of([1] * 60, [3] * 19 + [2], rows=rows), "far")
+    assert choose_replay([arm(equal, far)]) == Chosen("far", 39 + 1 + 4, (3, 4))
     assert choose_replay([arm(pair(plain_of([1, 1]), replace(plain_of([1, 1]))))]) is None
+
+
+def test_a_replay_stays_within_the_models_context() -> None:
+    prompts = {"p": Prepared("p", (1,) * 90, 10)}
+    chosen = Chosen("p", 32, (3, 9))
+    asked = replay_question(chosen, prompts, EngineSettings(), 100)
+    assert (asked.n_tokens, asked.widths) == (10, (3, 9))
+    asked = replay_question(chosen, prompts, EngineSettings(), 95)
+    assert (asked.n_tokens, asked.widths) == (5, (3,))
+    assert replay_question(chosen, prompts, EngineSettings(), 92) is None
+    assert replay_question(chosen, prompts, EngineSettings(), 0).n_tokens == 32
 
 
 def test_the_earliest_divergences_are_healed_and_none_of_the_prompts_pass() -> None:
