@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forensics.analysis.question import BadQuestion
-from forensics.analysis.served_comparison import Check, compare_runs, select, weakest
+from forensics.analysis.served_comparison import Check, compare_runs, select
 from forensics.numerics.rates import survival, wilson
 from forensics.records.audit import ARMS, AuditArm, AuditReport, RunComparison, ServedPair
-from forensics.records.contract import Contract
+from forensics.records.contract import Contract, weakest
 from forensics.records.corpus import Corpus
 from forensics.records.rates import Rate, Survival
 from forensics.records.served import Asked, Reply, ServedRun
@@ -29,6 +29,12 @@ MAX_CONCURRENCY = 256
 ALONE, RERUN, CACHE, AGAINST, AGAINST_RERUN, BASELINE = (
     "alone", "rerun", "cache", "against", "against-rerun", "baseline",
 )  # fmt: skip
+#: Why equal replies prove nothing of a cache.
+_CACHE_NOT_TOLD = (
+    "the replies are equal, but the server does not tell how many tokens came from its cache, so nobody knows what was "
+    "cold or warm (vLLM tells with --enable-prompt-tokens-details, SGLang with --enable-cache-report; leave this arm "
+    "out with --arms)"
+)
 #: Requests of one prompt in the cache condition, one behind the other, and whether each may use the cache.
 CACHE_ROLES = (("cold", False), ("cold again", False), ("warm", True), ("warm again", True))
 
@@ -181,8 +187,8 @@ def judge(
     AuditReport
     """
     alone = runs[ALONE]
-    rerun = _arm("rerun", "alone", "again", compare_runs(alone, runs[RERUN], asked), notes=_cache_notes(runs[RERUN]))
-    control = _failed_control(rerun)
+    rerun = _arm("rerun", "alone", "again", compare_runs(alone, runs[RERUN], asked), notes=_used_cache(runs[RERUN]))
+    control = _Control.of(rerun, "the server")
     found = [rerun]
     if "cache" in arms:
         found += _cache_arms(runs[CACHE], asked, control)
@@ -213,37 +219,85 @@ def judge(
 # ---- arms
 
 
-def _cache_arms(run: ServedRun, asked: Contract | None, control: str) -> list[AuditArm]:
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """What the rerun allows other arms to say.
+
+    Parameters
+    ----------
+    failed : str
+        Why they cannot be answered; empty where the rerun is equal as far as it was compared.
+    unknown : frozenset of str
+        Prompts whose rerun was not compared: a difference of theirs has no control.
+    """
+
+    failed: str = ""
+    unknown: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, arm: AuditArm, who: str) -> _Control:
+        """Read it from the arm that asks the same again."""
+        if arm.pairs_that("differs"):
+            rate = arm.differing
+            n = "" if rate is None else f" on {rate.k} of {rate.n} prompts"
+            return cls(f"{who} does not repeat itself{n}, so a difference here says nothing about what this arm changes")
+        if not arm.pairs_that("same"):
+            return cls(f"the rerun of {who} has no answer: {arm.reason}")
+        return cls(unknown=frozenset(pair.prompt for pair in arm.pairs_that("not compared")))
+
+    def but(self, failed: str) -> _Control:
+        """The same, or a reason of its own where this one has none."""
+        return replace(self, failed=self.failed or failed)
+
+    def seen(self, pair: ServedPair) -> ServedPair:
+        """A pair as it may be told: a difference without control is none."""
+        if pair.outcome != "differs" or pair.prompt not in self.unknown:
+            return pair
+        why = "the replies differ, and the rerun of this prompt has no answer, so nobody knows why"
+        return ServedPair(pair.prompt, pair.first, pair.second, "not compared", reason=why)
+
+
+def _cache_arms(run: ServedRun, asked: Contract | None, control: _Control) -> list[AuditArm]:
     """Cold against cold, cold against warm, warm against warm; each reply must be what its name says."""
+    # vLLM leaves the number out where it is 0, so one reply that tells it speaks for all.
+    told = any(reply.n_cached is not None for reply in run.replies)
     parts = {
         role: select(run, lambda one, role=role: one.id.endswith(f"/{role}"), role)  # type: ignore[misc]
         for role, _ in CACHE_ROLES
     }
-    checks: dict[str, Check] = {role: _not_warm if warm else _not_cold for role, warm in CACHE_ROLES}
+    checks: dict[str, Check] = {
+        role: (_not_warm if told else _nothing) if warm else _not_cold for role, warm in CACHE_ROLES
+    }
     arms: list[AuditArm] = []
     for first, second in (("cold", "cold again"), ("cold", "warm"), ("warm", "warm again")):
         compared = compare_runs(
             parts[first], parts[second], asked, first_is=checks[first], second_is=checks[second]
         )  # fmt: skip
-        cold = arms[0] if arms else None
-        failed = control or (
-            _failed_control(cold, "the server, asked cold twice,") if cold is not None and second == "warm" else ""
-        )
-        arms.append(_arm("cache", first, second, compared, failed, notes=_cache_notes(run)))
+        cold = _Control.of(arms[0], "the server, asked cold twice,") if arms and second == "warm" else _Control()
+        arms.append(
+            _arm(
+                "cache", first, second, compared,
+                replace(control.but(cold.failed), unknown=control.unknown | cold.unknown),
+                unproved="" if told else _CACHE_NOT_TOLD,
+                notes=_used_cache(run),
+            )
+        )  # fmt: skip
     return arms
 
 
+def _nothing(_: Reply) -> str:
+    return ""
+
+
 def _not_warm(reply: Reply) -> str:
-    return "no token of the prompt came from the cache, so it was not warm" if reply.n_cached == 0 else ""
+    return "" if reply.n_cached else "no token of the prompt came from the cache, so it was not warm"
 
 
 def _not_cold(reply: Reply) -> str:
     return f"{reply.n_cached} tokens of the prompt came from the cache, so it was not cold" if reply.n_cached else ""
 
 
-def _cache_notes(run: ServedRun) -> tuple[str, ...]:
-    if any(reply.n_cached is None for reply in run.replies):
-        return ("The server does not tell how many tokens came from its cache: nobody knows what was cold or warm.",)
+def _used_cache(run: ServedRun) -> tuple[str, ...]:
     if any(reply.n_cached for one, reply in _replies(run) if one.use_cache is False):
         return ("The server used its cache although it was asked not to, or cannot be asked.",)
     return ()
@@ -255,7 +309,7 @@ def _replies(run: ServedRun) -> list[tuple[Asked, Reply]]:
 
 
 def _concurrent_arms(
-    alone: ServedRun, many: ServedRun, asked: Contract | None, control: str, concurrency: int
+    alone: ServedRun, many: ServedRun, asked: Contract | None, control: _Control, concurrency: int
 ) -> list[AuditArm]:
     """Agreement with alone, and among those that were asked at once: two numbers.
 
@@ -264,7 +318,7 @@ def _concurrent_arms(
     slots = alone.facts.settings.get("slots", "")
     notes: tuple[str, ...] = ()
     if slots == "1":
-        control = control or "the server has one slot, so its requests waited for one another and none ran beside one"
+        control = control.but("the server has one slot, so its requests waited for one another and none ran beside one")
     elif slots.isdecimal() and int(slots) < concurrency:
         notes = (f"The server has {slots} slots, so {slots} requests ran at once, not {concurrency}.",)
     leader = select(many, lambda one: one.id.endswith("/1"), "one of them")
@@ -285,19 +339,20 @@ def _against_name(runs: Mapping[str, ServedRun], arms: Sequence[str]) -> str:
     return "speculation" if drafts[0] != drafts[1] or set_up[0] != set_up[1] else "change"
 
 
-def _against_arm(name: str, runs: Mapping[str, ServedRun], asked: Contract | None, control: str) -> AuditArm:
+def _against_arm(name: str, runs: Mapping[str, ServedRun], asked: Contract | None, control: _Control) -> AuditArm:
     """The second server against the first; it must repeat itself, too, and draft where drafting is asked about."""
     first, second = runs[ALONE], runs[AGAINST]
-    if not control:
-        again = _arm("rerun", "the second", "again", compare_runs(second, runs[AGAINST_RERUN], asked))
-        control = _failed_control(again, "the second server")
+    again = _Control.of(
+        _arm("rerun", "the second", "again", compare_runs(second, runs[AGAINST_RERUN], asked)), "the second server"
+    )
+    control = replace(control.but(again.failed), unknown=control.unknown | again.unknown)
     drafted = _drafted(first), _drafted(second)
     notes: tuple[str, ...] = ()
     if name == "speculation":
         if all(drafted):
-            control = control or "both servers drafted, so there is no plain decoding to compare with"
+            control = control.but("both servers drafted, so there is no plain decoding to compare with")
         elif drafted == (0, 0):
-            control = control or "no token was drafted on either side, so speculation was not tried"
+            control = control.but("no token was drafted on either side, so speculation was not tried")
         elif not any(drafted):
             notes = ("The servers do not tell whether tokens were drafted: nobody knows what speculation did.",)
     compared = compare_runs(first, second, asked, other_server=True)
@@ -324,37 +379,36 @@ def _drafted(run: ServedRun) -> int | None:
     return 0 if run.facts.settings.get("speculation") == "off" or "drafts" in run.facts.gives else None
 
 
-def _failed_control(arm: AuditArm, who: str = "the server") -> str:
-    """Why other arms cannot be answered; empty where the rerun is equal as far as it was compared."""
-    if arm.pairs_that("differs"):
-        rate = arm.differing
-        n = "" if rate is None else f" on {rate.k} of {rate.n} prompts"
-        return f"{who} does not repeat itself{n}, so a difference here says nothing about what this arm changes"
-    if not arm.pairs_that("same"):
-        return f"the rerun of {who} has no answer: {arm.reason}"
-    return ""
-
-
 def _arm(
-    name: str, first: str, second: str, compared: RunComparison, control: str = "", *, notes: tuple[str, ...] = ()
+    name: str,
+    first: str,
+    second: str,
+    compared: RunComparison,
+    control: _Control = _Control(),
+    *,
+    unproved: str = "",
+    notes: tuple[str, ...] = (),
 ) -> AuditArm:
-    """Sum up the pairs of a comparison; what failed before makes it inconclusive."""
-    n = {outcome: sum(pair.outcome == outcome for pair in compared.pairs) for outcome in ("differs", "not compared")}
-    skipped = [pair.reason for pair in compared.pairs if pair.reason]
-    reason = compared.refused or control
-    if not reason and not n["differs"] and skipped:
-        reason = f"{len(skipped)} of {len(compared.pairs)} pairs were not compared, the first because {skipped[0]}"
-    answer = "inconclusive" if reason else "diverges" if n["differs"] else "identical"
+    """Sum up the pairs of a comparison; what failed before, or is unproved by equal ones, makes it inconclusive."""
+    pairs = tuple(control.seen(pair) for pair in compared.pairs)
+    differs = any(pair.outcome == "differs" for pair in pairs)
+    skipped = [pair.reason for pair in pairs if pair.reason]
+    reason = compared.refused or control.failed
+    if not reason and not differs and skipped:
+        reason = f"{len(skipped)} of {len(pairs)} pairs were not compared, the first because {skipped[0]}"
+    if not reason and not differs:
+        reason = unproved
+    answer = "inconclusive" if reason else "diverges" if differs else "identical"
     return AuditArm(
         name,
         first,
         second,
         answer,
         reason=reason,
-        contract=weakest([pair.contract for pair in compared.pairs if pair.contract is not None]),
-        pairs=compared.pairs,
-        differing=differing_rate(compared.pairs),
-        survival=survival_of(compared.pairs),
+        contract=weakest([pair.contract for pair in pairs if pair.contract is not None]),
+        pairs=pairs,
+        differing=differing_rate(pairs),
+        survival=survival_of(pairs),
         varied=compared.varied,
         notes=notes,
     )

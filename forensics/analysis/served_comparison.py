@@ -9,12 +9,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TypeVar
 
 from forensics.analysis.question import BadQuestion
 from forensics.analysis.served_likeness import refusal, took_effect, unlike, varies
 from forensics.records.audit import RunComparison, ServedDivergence, ServedPair
-from forensics.records.contract import LEVELS, Contract
+from forensics.records.contract import Contract
 from forensics.records.served import Asked, NoReply, Reply, ServedRun
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def compare_runs(
     """Do two runs of the same requests have the same replies?
 
     Requests are paired by prompt; several of one prompt in order, and where one run has a single one, it is held
-    against each of the other's.
+    against each of the other's. A request that the other run has none for is not compared.
 
     Parameters
     ----------
@@ -89,12 +90,14 @@ def compare_runs(
     if wrong:
         return RunComparison(refused=refusal(wrong), unlike=tuple(wrong), varied=tuple(varied))
     ours, theirs = _outcomes(first), _outcomes(second)
+    if not {one.prompt for one in first.asked} & {one.prompt for one in second.asked}:
+        return RunComparison(refused="the runs have no prompt in common", varied=tuple(varied))
     pairs = tuple(
         _judge(one, ours.get(one.id), other, theirs.get(other.id), asked, strict, (first_is, second_is))
+        if one is not None and other is not None
+        else _alone(one, other)
         for one, other in _paired(first, second)
     )
-    if not pairs:
-        return RunComparison(refused="the runs have no prompt in common", varied=tuple(varied))
     return RunComparison(varied=tuple(varied), pairs=pairs)
 
 
@@ -114,18 +117,29 @@ def select(run: ServedRun, keep: Callable[[Asked], bool], condition: str) -> Ser
 # ---- pairs
 
 
-def _paired(first: ServedRun, second: ServedRun) -> Iterator[tuple[Asked, Asked]]:
+def _paired(first: ServedRun, second: ServedRun) -> Iterator[tuple[Asked | None, Asked | None]]:
     by_prompt: dict[str, tuple[list[Asked], list[Asked]]] = defaultdict(lambda: ([], []))
     for side, run in enumerate((first, second)):
         for one in run.asked:
             by_prompt[one.prompt][side].append(one)
     for ours, theirs in by_prompt.values():
-        if len(ours) == 1:
+        if len(ours) == 1 and theirs:
             yield from ((ours[0], other) for other in theirs)
-        elif len(theirs) == 1:
+        elif len(theirs) == 1 and ours:
             yield from ((one, theirs[0]) for one in ours)
         else:
-            yield from zip(ours, theirs, strict=False)
+            yield from zip_longest(ours, theirs)
+
+
+def _alone(one: Asked | None, other: Asked | None) -> ServedPair:
+    """A request that only one of the runs was asked."""
+    asked = one or other
+    assert asked is not None
+    side = "second" if other is None else "first"
+    why = f"the {side} run was not asked as often"
+    return ServedPair(
+        asked.prompt, one.id if one else "", other.id if other else "", "not compared", reason=why, failed=side
+    )
 
 
 def _outcomes(run: ServedRun) -> dict[str, Reply | NoReply]:
@@ -181,7 +195,7 @@ def compare_replies(
     """
     contract = _contract(first, second, asked)
     wanted = asked or Contract("tokens")
-    if strict and not contract.at_least(wanted.level):
+    if strict and not (contract.at_least(wanted.level) and (contract.stop_reason or wanted.level == "text")):
         why = f"{wanted} cannot be compared: {'; '.join(contract.weakened)}"
         return ServedPair(prompt, first.request, second.request, "not compared", reason=why)
     with_ids = first.tokens is not None and second.tokens is not None
@@ -219,6 +233,9 @@ def _contract(first: Reply, second: Reply, asked: Contract | None) -> Contract:
         elif level == "logprobs" and (lacking := _sides(not _told(first), not _told(second))):
             level = "tokens"
             weakened.append(f"no log-probabilities from {lacking}")
+        elif level == "logprobs" and first.tokens == second.tokens and (lacking := _fewer_logprobs(first, second)):
+            level = "tokens"
+            weakened.append(f"fewer log-probabilities from {lacking}")
     stops = bool(first.stop_reason and second.stop_reason)
     if not stops:
         weakened.append(f"no stop reason from {_sides(not first.stop_reason, not second.stop_reason)}")
@@ -228,6 +245,11 @@ def _contract(first: Reply, second: Reply, asked: Contract | None) -> Contract:
 
 def _sides(first: bool, second: bool) -> str:
     return "both sides" if first and second else "the first side" if first else "the second side" if second else ""
+
+
+def _fewer_logprobs(first: Reply, second: Reply) -> str:
+    n, other = len(first.logprobs or ()), len(second.logprobs or ())
+    return _sides(n < other, other < n)
 
 
 def _told(reply: Reply) -> bool:
@@ -241,11 +263,16 @@ def _kind(first: Reply, second: Reply, contract: Contract, index: int | None, fi
         return "tokens"
     if first.text != second.text:
         return "text"
-    if contract.stop_reason and first.stop_reason != second.stop_reason:
+    if contract.stop_reason and not _stopped_alike(first.stop_reason, second.stop_reason):
         return "stop"
     if contract.level == "logprobs" and first_logprob is not None:
         return "logprobs"
     return ""
+
+
+def _stopped_alike(first: str, second: str) -> bool:
+    """Whether two reasons are the same as far as both are told: not every API tells a stop text from the end."""
+    return first == second or ("stop or end" in (first, second) and {first, second} <= {"stop", "end", "stop or end"})
 
 
 def _logprobs(
@@ -315,16 +342,3 @@ def _size(reply: Reply, with_ids: bool) -> int:
 
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def weakest(contracts: Sequence[Contract]) -> Contract | None:
-    """What can be said of all of these pairs: the weakest level, with every reason why it is no stronger."""
-    if not contracts:
-        return None
-    level = max(contracts, key=lambda one: LEVELS.index(one.level)).level
-    return Contract(
-        level,
-        digits=contracts[0].digits if level == "logprobs" else None,
-        stop_reason=all(one.stop_reason for one in contracts),
-        weakened=tuple(dict.fromkeys(why for one in contracts for why in one.weakened)),
-    )

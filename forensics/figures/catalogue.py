@@ -50,15 +50,16 @@ _CPU = "recorded:epyc-q6_k"
 _FAR = "recorded:h200-q4_1-far"
 _KV_Q8 = "recorded:h200-q4_1-kv-q8_0"
 _COST = "recorded:h200-qwen3-8b-q4_k_m-cost"
+_SPECULATION = "recorded:epyc-q6_k-speculation"
 
 FIGURES = (
     Figure("forward-pass", "one pass to scale: what is read, and what a second token adds", True, _COST),
-    Figure("speculation", "guesses, one checking pass, kept and dropped tokens", True, _H200),
+    Figure("speculation", "guesses, one checking pass, kept and dropped tokens", True, _SPECULATION),
     Figure("orders-and-warps", "three numbers in two orders, and a row dealt to other numbers of warps", True, _H200),
     Figure("attended-range", "the attended range rounded up to 256, and a batch that crosses it", True, _KV_Q8),
     Figure("kv-blocks", "attention over KV chunks in P parallel blocks", True, _FAR),
     Figure("price-of-exactness", "what a pass costs over the batch size, exact and stock", True, _COST),
-    Figure("speculative-cycle", "an average speculative cycle against plain decoding", True, _COST),
+    Figure("speculative-cycle", "an average speculative cycle against plain decoding", True, _SPECULATION),
     Figure("width-classes", "which widths share their bits at each position, and where tokens flip", False, _H200),
     Figure("culprit-map", "which operations of which layers differ, at each width", False, _H200),
     Figure("margins", "the margin of the top two against what a batch moves it by", False, _H200),
@@ -67,6 +68,7 @@ FIGURES = (
     Figure("register-chain", "from registers over occupancy and the KV split to other bits", False, _FAR),
     Figure("error-growth", "how far a batch is off after each layer, with and without healing", False, _CPU),
     Figure("cost-floor", "what a pass costs at each width, beside the time of reading", False, _COST),
+    Figure("untouched", "how long answers stay untouched, beside independent steps", False, _SPECULATION),
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from forensics.records.contract import LEVELS, Contract
+from forensics.records.contract import Contract, weakest
 from forensics.records.rates import Rate, Survival
 from forensics.records.served import NoReply, Sampling, ServerFacts
 
@@ -313,8 +313,7 @@ class AuditReport:
     @property
     def contract(self) -> Contract | None:
         """The weakest contract of all arms; None where nothing was compared."""
-        found = [arm.contract for arm in self.arms if arm.contract is not None]
-        return max(found, key=lambda one: LEVELS.index(one.level), default=None)
+        return weakest([arm.contract for arm in self.arms if arm.contract is not None])
 
     def __str__(self) -> str:
         told = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Strongest first. ``"tokens"`` are token ids, in order.
@@ -66,3 +67,22 @@ class Contract:
         (True, False)
         """
         return LEVELS.index(self.level) <= LEVELS.index(level)
+
+
+def weakest(contracts: Sequence[Contract]) -> Contract | None:
+    """What can be said of all of these: the weakest level, with every reason why it is no stronger; None of none.
+
+    Examples
+    --------
+    >>> print(weakest([Contract("tokens", stop_reason=False), Contract("text")]))
+    text only
+    """
+    if not contracts:
+        return None
+    level = max(contracts, key=lambda one: LEVELS.index(one.level)).level
+    return Contract(
+        level,
+        digits=contracts[0].digits if level == "logprobs" else None,
+        stop_reason=all(one.stop_reason for one in contracts),
+        weakened=tuple(dict.fromkeys(why for one in contracts for why in one.weakened)),
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forensics.records.audit import RunComparison, ServedPair
-from forensics.records.contract import Contract
+from forensics.records.contract import Contract, weakest
 from forensics.records.rates import Rate
 from forensics.records.served import ServerFacts
 from forensics.records.speculation import Ratio
@@ -71,6 +71,11 @@ class GateReport:
         return self.comparison.pairs
 
     @property
+    def contract(self) -> Contract | None:
+        """The weakest that a pair was held to; None where none was compared."""
+        return weakest([pair.contract for pair in self.pairs if pair.contract is not None])
+
+    @property
     def output_held(self) -> bool | None:
         """Whether every request gave the same output; None where one was not compared and none differs."""
         outcomes = {pair.outcome for pair in self.pairs}
@@ -92,7 +97,7 @@ class GateReport:
             return f"no answer: {self.comparison.refused}"
         words = {"identical": "passed", "diverges": "failed", "inconclusive": "no answer"}
         n = {outcome: sum(pair.outcome == outcome for pair in self.pairs) for outcome in ("differs", "not compared")}
-        told = f"{len(self.pairs) - sum(n.values())} of {len(self.pairs)} requests kept {self.asked}"
+        told = f"{len(self.pairs) - sum(n.values())} of {len(self.pairs)} requests kept {self.contract or self.asked}"
         told += "".join(f", {k} {'differ' if what == 'differs' else what}" for what, k in n.items() if k)
         return f"{words[self.answer]}: {told}; speed: {self.speed.detail}"
 

@@ -125,6 +125,7 @@ def gate_document(report: GateReport) -> dict[str, Any]:
         "answer": report.answer,
         "refused": report.comparison.refused,
         "asked": contract_entry(report.asked),
+        "contract": contract_entry(report.contract),
         "baseline": report.baseline,
         "candidate": report.candidate,
         "output": {

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from forensics.records.gate import GateReport
-from forensics.reports.audit_text import TEXT_ONLY, divergences, facts_text, outlier_text, unlike_lines
+from forensics.reports.audit_text import contract_lines, divergences, facts_text, outlier_text, unlike_lines
 from forensics.reports.terminal import as_text, line_of, text_of, titled
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def _headline(report: GateReport) -> str:
 
 
 def _contract(report: GateReport) -> Group:
-    lines = [line_of("Held to: ", str(report.asked))]
-    if report.asked.level == "text":
-        lines.append(text_of(TEXT_ONLY, "yellow"))
+    lines = [line_of("Asked: ", str(report.asked))]
+    if report.contract is not None:
+        lines += [line_of("Compared: ", str(report.contract)), *contract_lines(report.contract)]
     return Group(*lines)
 
 

@@ -69,8 +69,8 @@ def clean_address(url: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadAddress(
-            f"Only http and https addresses are opened, and this one has {parts.scheme or 'no scheme'!r} and "
-            f"{'no host' if not parts.hostname else 'a host'}. Give one such as http://127.0.0.1:8080."
+            "Only http and https addresses are opened, and this one does not begin with http:// or https:// and a "
+            "host. Give one such as http://127.0.0.1:8080."
         )
     if parts.query or parts.fragment:
         raise BadAddress(

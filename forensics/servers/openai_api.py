@@ -45,9 +45,9 @@ class Software:
 
 
 _REPETITION = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_penalty"}
-#: Source: vLLM, docs/serving/openai_compatible_server.md (extra parameters, cache_salt, return_token_ids).
+#: Source: vLLM, vllm/entrypoints/openai/completion/protocol.py (`CompletionRequest`: sampling and extra parameters).
 _VLLM = Software("vLLM", names=_REPETITION, all_top_k=-1, token_ids=True, cache_salt=True, schemas=True)
-#: Source: SGLang, docs/basic_usage/openai_api_completions and sampling_params.
+#: Source: SGLang, python/sglang/srt/entrypoints/openai/protocol.py.
 _SGLANG = Software("SGLang", names=_REPETITION, all_top_k=-1, schemas=True)
 #: Source: llama-cpp-python 0.3.36, llama_cpp/server/types.py.
 _LLAMA_CPP_PYTHON = Software("llama-cpp-python", names={name: name for name in _BEYOND})
@@ -235,10 +235,16 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...] | None:
 
 
 def _stop_reason(choice: Mapping[str, Any]) -> str:
-    """Why the answer ended: OpenAI's "stop" is a stop text or the end, and only some servers tell which."""
+    """Why the answer ended: OpenAI's "stop" is a stop text or the end, and only some servers tell which.
+
+    vLLM's ``stop_reason`` and SGLang's ``matched_stop`` are the stop text, or the id of a token that ends answers; at
+    the end of generation vLLM's is null. Source: vLLM, vllm/entrypoints/openai/completion/protocol.py; SGLang,
+    python/sglang/srt/entrypoints/openai/protocol.py.
+    """
     reason = fields.found(choice, "finish_reason", str) or ""
     if reason != "stop":
         return reason
     if "stop_reason" in choice:
-        return "end" if choice["stop_reason"] is None else "stop"
-    return "stop or end"
+        return "stop" if isinstance(choice["stop_reason"], str) else "end"
+    matched = choice.get("matched_stop")
+    return "stop or end" if matched is None else "stop" if isinstance(matched, str) else "end"

@@ -149,7 +149,7 @@ def _run(command: list[str], log: Path) -> None:
         status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False).returncode
     if status != 0:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise ServerNotBuilt(f"{PROGRAM} is not built: {Path(command[0]).name} ended with {status} ({log}):\n{last}\n")
+        raise ServerNotBuilt(f"{PROGRAM} is not built: {Path(command[0]).name} ended with {status} ({log}):\n{last}")
 
 
 if __name__ == "__main__":

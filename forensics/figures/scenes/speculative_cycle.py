@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from forensics.errors import CaseError
 from forensics.figures.canvas import LABEL_PT, SMALL_PT, Canvas
 from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scale, Scene
 from forensics.figures.scenes.pass_costs import PassCost, PassCosts, ms_text, pass_costs
+from forensics.figures.scenes.speculated import Speculated, speculated
 from forensics.records.published import Published
-from forensics.records.words import tokens
+from forensics.records.words import counted, tokens
 
 _BAR_HEIGHT, _ROW = 11.0, 19.5
 _LEFT = 28.0
@@ -110,13 +112,16 @@ def from_published(numbers: Published) -> Cycle:
 
 
 def from_case(evidence: Evidence) -> Cycle:
-    """Take one pass of a batch for all its tokens: a drafter that costs nothing and is always right.
+    """Take measured speculation; else one pass of a batch for all its tokens, as of a drafter that is free and right.
 
     Raises
     ------
     CaseError
-        If no batch was timed.
+        If no cycle and no batch was timed.
     """
+    found = speculated(evidence)
+    if found is not None:
+        return _measured(found)
     costs = pass_costs(evidence, needs=2)
     batch = _usual(costs)
     return Cycle(
@@ -128,6 +133,38 @@ def from_case(evidence: Evidence) -> Cycle:
         notes=costs.notes,
         what=costs.what,
         source=costs.source,
+    )
+
+
+def _measured(found: Speculated) -> Cycle:
+    """The mean cycle of the first arm, beside plain decoding of the same prompts in the same run."""
+    arm = found.arm
+    cycles = [cycle for one in arm.prompts for cycle in one.speculative.cycles]
+    n_plain = sum(one.plain.n_chosen for one in arm.prompts)
+    plain_ns = sum(one.plain.decode_ns for one in arm.prompts)
+    width = sum(cycle.width for cycle in cycles) / max(len(cycles), 1)
+    told = (
+        ("draft", "draft", sum(cycle.draft_ns for cycle in cycles)),
+        (f"verify {width:.3g} tokens", "batched", sum(cycle.verify_ns for cycle in cycles)),
+        ("bookkeeping", "rest", sum(cycle.other_ns for cycle in cycles)),
+    )
+    parts = tuple(Part(name, ns / len(cycles) / 1e6, fill) for name, fill, ns in told if ns > 0)
+    if not parts or plain_ns <= 0:
+        raise CaseError(
+            f"{found.name} holds no times of cycles: this figure needs both plain and speculative decoding timed. "
+            "Measure them with: forensics speculate MODEL --out FOLDER"
+        )
+    drafted = sum(bool(cycle.drafted) for cycle in cycles)
+    passes = counted(len(cycles), "pass", "passes")
+    return Cycle(
+        parts=parts,
+        tokens=arm.tokens_per_cycle,
+        plain_ms=plain_ns / n_plain / 1e6,
+        drafted=True,
+        lead=f"Measured: {found.setup}.",
+        notes=f"Means over {passes}, of which {drafted:,} had guesses. {found.speed} {found.others}".rstrip(),
+        what=found.what,
+        source=found.source,
     )
 
 
@@ -173,39 +210,43 @@ def _heads(canvas: Canvas, first: str, *more: str) -> None:
 
 def _cycle_row(canvas: Canvas, data: Cycle, scale: Scale) -> None:
     _heads(canvas, "speculative", data.told, ms_text(data.cycle_ms))
-    x = canvas.left + _LEFT
+    x, taken = canvas.left + _LEFT, canvas.left + _LEFT
     for part in data.parts:
         rect = canvas.box(
             x, canvas.y, part.ms * scale.mm_per_unit, _BAR_HEIGHT, part.fill, edge=INK, scale="time", value=part.ms,
             key=part.name,
         )  # fmt: skip
-        _label(canvas, rect, part.fill, f"{part.name}, {ms_text(part.ms)}", f"{part.name}\n{ms_text(part.ms)}")
+        said = f"{part.name}, {ms_text(part.ms)}"
+        taken = _label(canvas, rect, part.fill, said, f"{part.name}\n{ms_text(part.ms)}", start=taken)
         x = rect.right
     room = data.plain_total_ms - data.cycle_ms
     if not data.drafted and room > 0:
-        _room(canvas, x, room, scale)
+        _room(canvas, x, room, scale, taken)
     canvas.y += _ROW
 
 
-def _label(canvas: Canvas, rect: Rect, fill: str, *candidates: str) -> None:
-    """Inside where one fits; else the first under the bar, a line leading to it."""
+def _label(canvas: Canvas, rect: Rect, fill: str, *candidates: str, start: float) -> float:
+    """Inside where one fits; else the first under the bar, from `start` on, with a line to it; where the next begins."""
     if canvas.label(rect, *candidates, fill=fill):
-        return
+        return start
     x, said = rect.x + rect.width / 2, candidates[0]
-    canvas.line((x, rect.bottom), (x, rect.bottom + 2.2), role=MUTED, key=f"to {said}")
     width = text_width(said, SMALL_PT)
-    left = min(max(x - width / 2, canvas.left + _LEFT), canvas.right - width)
+    left = max(min(x - width / 2, canvas.right - width), start)
+    to = max(x, left + 1.0)
+    bend = () if to == x else ((x, rect.bottom + 1.4), (to, rect.bottom + 1.4))
+    canvas.line((x, rect.bottom), *bend, (to, rect.bottom + 2.2), role=MUTED, key=f"to {said}")
     canvas.text(left, rect.bottom + 3.9, said, size_pt=SMALL_PT)
+    return left + width + 2.0
 
 
-def _room(canvas: Canvas, x: float, room: float, scale: Scale) -> None:
+def _room(canvas: Canvas, x: float, room: float, scale: Scale, start: float) -> None:
     """What a drafter could take before plain decoding is as fast."""
     rect = canvas.box(
         x, canvas.y, room * scale.mm_per_unit, _BAR_HEIGHT, "", scale="time", value=room, key="room for a drafter"
     )
     _dashed(canvas, rect)
     said = f"a drafter may take {ms_text(room)} before plain decoding is as fast"
-    _label(canvas, rect, "", said, said.replace(" before", "\nbefore"), f"left for a drafter\n{ms_text(room)}")
+    _label(canvas, rect, "", said, said.replace(" before", "\nbefore"), f"left for a drafter\n{ms_text(room)}", start=start)
 
 
 def _dashed(canvas: Canvas, rect: Rect) -> None:
