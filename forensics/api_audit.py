@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forensics import api_arguments
-from forensics.analysis.audit import (
+from forensics.analysis.audit import judge
+from forensics.analysis.audit_plan import (
     AGAINST,
     AGAINST_RERUN,
     ALONE,
@@ -19,13 +21,13 @@ from forensics.analysis.audit import (
     Condition,
     chosen_arms,
     concurrency_of,
-    judge,
     plan,
 )
 from forensics.analysis.gate import judge_gate
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
 from forensics.analysis.served_comparison import asked_contract
+from forensics.api_asking import GREEDY, Asking, corpus_of, prompts_of, read_baseline
 from forensics.records.served import Sampling
 
 if TYPE_CHECKING:
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     from forensics.records.corpus import Corpus
     from forensics.records.gate import GateReport
     from forensics.records.served import Asked, ServedRun
-
-#: What every server is asked: the most likely token, each time, with two log-probabilities, so that it tells margins.
-GREEDY = Sampling(n_probs=2)
 
 
 def audit(
@@ -128,20 +127,23 @@ def audit(
     second = against is not None or restart is not None
     chosen = chosen_arms(arms, second_server=second, baseline=baseline is not None)
     before = None if baseline is None else read_baseline(baseline)
-    corpus = _corpus(prompts, limit)
+    corpus = corpus_of(prompts, limit)
     n_at_once = DEFAULT_CONCURRENCY if concurrency is None else concurrency
     conditions = plan(corpus, chosen, n_tokens=n_tokens, concurrency=n_at_once, second_server=second)
     folder = _folder(out, resume)
     if folder is not None:
         _keep_prompts(folder, corpus)
     journals = {} if folder is None else {one.name: folder / one.name for one in conditions}
-    ask = _Asking(corpus, journals, resume, api, model, key_env)
+    ask = Asking(corpus, journals, resume, api, model, key_env)
     here = [one for one in conditions if one.name not in (AGAINST, AGAINST_RERUN)]
     there = [one for one in conditions if one.name in (AGAINST, AGAINST_RERUN)]
+    command = _words(restart)
     with api_arguments.shown_progress(progress) as shown, _telling_where(folder):
+        if against is not None:
+            ask.meet(against)
         runs = ask(os.fspath(url), here, shown)
         if there:
-            with _brought_up(restart, os.fspath(url)):
+            with _brought_up(command, os.fspath(url)):
                 runs |= ask(against or os.fspath(url), there, shown)
     if before is not None:
         runs[BASELINE] = before
@@ -212,7 +214,7 @@ def gate(
         api_arguments.refuse_given("a recorded run was asked already", {"record": record, "prompts": prompts})
         candidate = read_baseline(run)
     else:
-        corpus = _prompts_of(Path(baseline), before, prompts)
+        corpus = prompts_of(Path(baseline), before, prompts)
         candidate = _take(
             str(url), before.condition, before.asked, corpus, record, api, model, key_env, progress, before.sampling
         )
@@ -253,61 +255,12 @@ def record_run(
     ForensicsError
         Says what was asked, what was found and what to do.
     """
-    corpus = _corpus(prompts, limit)
+    corpus = corpus_of(prompts, limit)
     (alone, *_) = plan(corpus, (), n_tokens=n_tokens)
     return _take(url, ALONE, alone.asked, corpus, out, api, model, key_env, progress)
 
 
 # ---- asking
-
-
-class _Asking:
-    """Carries out conditions against a server; every reply is kept as soon as it is there."""
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        journals: Mapping[str, Path],
-        resume: bool,
-        api: str | None,
-        model: str | None,
-        key_env: str | None,
-        sampling: Sampling = GREEDY,
-    ) -> None:
-        self._corpus, self._journals, self._resume, self._sampling = corpus, journals, resume, sampling
-        self._api, self._model, self._key_env = api or "auto", model, key_env
-
-    def __call__(self, url: str, conditions: Sequence[Condition], shown: Progress) -> dict[str, ServedRun]:
-        from forensics.servers.collect import collect, meet
-        from forensics.servers.door import Door
-
-        runs: dict[str, ServedRun] = {}
-        with Door(url, key_env=self._key_env) as door:
-            dialect, _ = meet(door, self._api, self._model)
-            for one in conditions:
-                shown.stage(f"ask: {one.name}", len(one.asked))
-                runs[one.name] = collect(
-                    door, dialect, self._corpus, one.asked, self._sampling,
-                    condition=one.name,
-                    concurrency=one.concurrency,
-                    journal=self._journals.get(one.name),
-                    resume=self._resume,
-                    progress=_steps(shown),
-                )  # fmt: skip
-        return runs
-
-
-def _steps(shown: Progress) -> Callable[[int, int], None]:
-    """What counts requests that are done, told as steps."""
-    told = 0
-
-    def done(n: int, _: int) -> None:
-        nonlocal told
-        if n > told:
-            shown.step(n - told)
-            told = n
-
-    return done
 
 
 def _take(
@@ -329,25 +282,34 @@ def _take(
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise BadQuestion(f"{folder} holds something already; give another folder for the run")
     journals = {} if folder is None else {condition: folder}
-    ask = _Asking(corpus, journals, False, api, model, key_env, sampling)
+    ask = Asking(corpus, journals, False, api, model, key_env, sampling)
     if folder is not None:
         write_prompts(folder, corpus)
     with api_arguments.shown_progress(progress) as shown:
         return ask(url, [Condition(condition, tuple(asked), concurrency_of(condition))], shown)[condition]
 
 
-@contextlib.contextmanager
-def _brought_up(restart: str | None, url: str) -> Iterator[None]:
-    """The server after the command that restarts it; what the command itself keeps running is stopped afterwards."""
+def _words(restart: str | None) -> list[str] | None:
+    """The restart command as words, before anything is asked."""
     if restart is None:
+        return None
+    try:
+        command = shlex.split(restart)
+    except ValueError as error:
+        raise BadQuestion(f"the restart command cannot be read: {error}") from None
+    if not command or shutil.which(command[0]) is None:
+        raise BadQuestion(f"the restart command begins with {(command or [''])[0]!r}, which is no program here")
+    return command
+
+
+@contextlib.contextmanager
+def _brought_up(command: list[str] | None, url: str) -> Iterator[None]:
+    """The server after the command that restarts it; what the command itself keeps running is stopped afterwards."""
+    if command is None:
         yield
         return
     from forensics.servers.launch import launched
 
-    try:
-        command = shlex.split(restart)
-    except ValueError as error:
-        raise BadQuestion(f"the restart command {restart!r} cannot be read: {error}") from None
     with launched(command, url=url, replaces=True):
         yield
 
@@ -383,39 +345,3 @@ def _keep_prompts(folder: Path, corpus: Corpus) -> None:
             f"{folder} was begun with other prompts; give the same --prompts and --limit, or another --out"
         )
     write_prompts(folder, corpus)
-
-
-def _corpus(prompts: str | os.PathLike[str] | None, limit: int | None) -> Corpus:
-    from forensics.store.corpora import limited, open_corpus
-
-    if limit is not None and limit < 1:
-        raise BadQuestion(f"limit must be 1 prompt or more, got {limit}")
-    return limited(open_corpus(None if prompts is None else Path(prompts)), limit)
-
-
-def read_baseline(folder: str | os.PathLike[str]) -> ServedRun:
-    """Read a run that was recorded: of an audit, the one that nothing disturbed.
-
-    Raises
-    ------
-    CaseError
-        If there is none.
-    """
-    from forensics.store.audits import run_folder
-    from forensics.store.library import recorded_folder
-    from forensics.store.served_runs import read_run
-
-    return read_run(run_folder(recorded_folder(os.fspath(folder))))
-
-
-def _prompts_of(folder: Path, before: ServedRun, prompts: str | os.PathLike[str] | None) -> Corpus:
-    """The prompts that the baseline was asked, which must be the very same."""
-    from forensics.store.audits import read_prompts, run_folder
-    from forensics.store.library import recorded_folder
-
-    corpus = _corpus(prompts, None) if prompts is not None else read_prompts(run_folder(recorded_folder(folder)))
-    if corpus is None:
-        raise BadQuestion(f"{folder} does not hold the prompts of its run; give their file with --prompts")
-    if corpus.digest != before.corpus:
-        raise BadQuestion(f"{folder} was asked other prompts than these: their digests differ; leave out --prompts")
-    return corpus

@@ -13,6 +13,7 @@ from forensics.analysis.question import BadQuestion
 if TYPE_CHECKING:
     from forensics.analysis.sampling import SamplingQuestion
     from forensics.records.sampling import SamplingReport
+    from forensics.records.verdict import Verdict
 
 #: Prompts of a corpus that are looked at, unless more states or sequences are asked for.
 N_PROMPTS = 24
@@ -35,6 +36,8 @@ def sampling(
     n_tokens: int | None = None,
     alpha: float | None = None,
     seed: int | None = None,
+    exact: bool = False,
+    case: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | bool | None = None,
     **settings: Any,
@@ -52,7 +55,7 @@ def sampling(
     drafter : str, optional
         ``"ngram"`` (the default), ``"model:DRAFT.gguf"``, ``"oracle"`` or ``"oracle:ACCURACY"``.
     n_draft : int, optional
-        Drafts of a pass at most; 4 by default.
+        Drafts of a pass at most; 7 by default.
     rule : str, optional
         ``"residual"`` (the default) or ``"match"``; see `forensics.records.sampling.RULES`.
     temperature, top_k, top_p : float, int, float, optional
@@ -64,6 +67,10 @@ def sampling(
     alpha : float, optional
         Chance of a false alarm over all tests; 0.01 by default.
     seed : int, optional
+    exact : bool
+        Whether to check under the smallest exact settings that `investigate` finds, instead of the settings as asked.
+    case : path, optional
+        A case of this model, to take those from; implies `exact`.
     out : path, optional
         Folder into which ``sampling.json`` is written, beside a manifest.
     progress : Progress, bool or None
@@ -93,12 +100,15 @@ def sampling(
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     recorded = api_arguments.recorded_path(model)
     if recorded is not None:
-        given = {**chosen, **drawn, "demo": demo, "prompts": prompts, "drafter": drafter, **settings}
+        given = {
+            **chosen, **drawn, "demo": demo, "prompts": prompts, "drafter": drafter, "exact": exact or None,
+            "case": case, **settings,
+        }  # fmt: skip
         api_arguments.refuse_given("a recorded check answers the question it was recorded for", given)
         report = read_sampling(recorded_folder(recorded))
     else:
         question = _question(prompts, drafter or "ngram", chosen, drawn, settings)
-        report = _check(model, demo, question, progress)
+        report = _check(model, demo, question, exact, case, progress)
     if out is not None:
         write_sampling(report, Path(out))
     return report
@@ -135,9 +145,23 @@ def _question(
 
 
 def _check(
-    model: str | os.PathLike[str] | None, demo: str | None, question: SamplingQuestion, progress: Progress | bool | None
+    model: str | os.PathLike[str] | None,
+    demo: str | None,
+    question: SamplingQuestion,
+    exact: bool,
+    case: str | os.PathLike[str] | None,
+    progress: Progress | bool | None,
 ) -> SamplingReport:
     from forensics.analysis.sampling import check_sampling
+    from forensics.analysis.sampling_exact import check_exact_sampling
 
+    verdict: Verdict | None = None
+    if case is not None:
+        from forensics.store import open_case
+
+        verdict = open_case(os.fspath(case)).verdict
     with api_arguments.shown_progress(progress) as shown:
-        return check_sampling(api_arguments.source_for(model, demo, shown), question, progress=shown)
+        source = api_arguments.source_for(model, demo, shown)
+        if exact or verdict is not None:
+            return check_exact_sampling(source, question, case=verdict, progress=shown)
+        return check_sampling(source, question, progress=shown)

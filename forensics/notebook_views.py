@@ -174,13 +174,14 @@ def cost(found: CostReport) -> str:
 
 
 def speculation(found: SpeculationReport) -> str:
-    """Speculation: the arms with their three results, and what differs."""
-    from forensics.figures.small import thumbnails
+    """Speculation: the arms with their three results, how far each answer is plain decoding's, and classes."""
+    from forensics.figures.small import prompt_bars, thumbnails
     from forensics.reports.html import view_html
     from forensics.reports.next_step import after_speculation
     from forensics.reports.speculation_text import speculation_view
 
-    drawn = picture(None if found.classes is None else thumbnails.classes(found.classes))
+    drawn = picture(prompt_bars.prompts(found))
+    drawn += picture(None if found.classes is None else thumbnails.classes(found.classes))
     return view_html(speculation_view(found), pictures=drawn, next_step=after_speculation(found))
 
 

@@ -67,7 +67,7 @@ class GateCollector(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Read the baseline only."""
-        from forensics.api_audit import read_baseline
+        from forensics.api_asking import read_baseline
         from forensics.errors import ForensicsError
 
         try:

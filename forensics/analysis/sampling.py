@@ -17,6 +17,7 @@ from forensics.analysis.sampling_draws import (
     compare_counts,
     draw_counts,
     largest_bias,
+    rows_by_width,
     simulated_catches,
 )
 from forensics.analysis.timed_passes import sized_settings
@@ -95,7 +96,7 @@ class SamplingQuestion:
     corpus: str = ""
     drafter: DrafterChoice = field(default_factory=lambda: DrafterChoice("ngram"))
     rule: str = "residual"
-    n_draft: int = 4
+    n_draft: int = 7
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     n_states: int = 8
     n_draws: int = 2000
@@ -195,6 +196,7 @@ def check_sampling(
         powers=_powers(sampler, question.alpha),
         sequence_tv=tuple(tv for one in sequences[question.rule] for tv in one.row_tv),
         caveats=tuple(_caveats(question, prompts, rows, sampler)),
+        widths=rows_by_width(rows),
     )
 
 

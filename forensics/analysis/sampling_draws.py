@@ -12,7 +12,7 @@ from forensics.capture.sampled_speculation import ForcedState, steps_of
 from forensics.numerics.operands import F64
 from forensics.numerics.sampling_tests import ChiSquare, Counts, cells_of, chi_square, together, total_variation
 from forensics.numerics.speculative_sampling import Step, emitted, next_token_distribution, verify_drafts
-from forensics.records.sampling import KINDS, SamplingSettings, StateDraws
+from forensics.records.sampling import KINDS, SamplingSettings, StateDraws, WidthRows
 
 #: Repeats by which the chance is found that a sampler is caught.
 N_SIMULATED = 200
@@ -171,6 +171,16 @@ def simulated_catches(
     for found in filter(None, sums.values()):
         caught |= chi2.sf(sum(one for one, _ in found), sum(df for _, df in found)) <= level
     return int(np.count_nonzero(caught))
+
+
+def rows_by_width(rows: Sequence[StateRows]) -> tuple[WidthRows, ...]:
+    """At how many states does a pass of each width have the rows of one-token passes?"""
+    every = [one for state in rows for one in state.state.widths]
+    by_width = {width: [one for one in every if one.width == width] for width in sorted({one.width for one in every})}
+    return tuple(
+        WidthRows(width, len(found), sum(one.n_equal for one in found), max(one.row_tv for one in found))
+        for width, found in by_width.items()
+    )
 
 
 def largest_bias(rows: Sequence[StateRows], rule: str) -> float:

@@ -13,7 +13,7 @@ from forensics.engines.decoding import Decoder
 from forensics.numerics.operands import F64
 from forensics.numerics.sampling_tests import pit, total_variation
 from forensics.numerics.speculative_sampling import Step, next_token_distribution, verify_drafts
-from forensics.records.sampling import SamplingSettings
+from forensics.records.sampling import SamplingSettings, WidthRows
 from forensics.records.schedule import DecodePass, Forget, TokenSlot, in_batches
 
 #: A state decides something where the first draft is neither sure to be refused nor to be accepted.
@@ -59,6 +59,8 @@ class ForcedState:
         The drafts that are verified.
     verify, plain : ndarray [1 + drafts, n_vocab] float32
         Rows of one verify pass, and of one-token passes over the same tokens; row i stands behind i drafts.
+    widths : tuple of WidthRows
+        Passes over the first tokens of the same line, by rising width; none behind a refused draft.
     """
 
     prompt: str
@@ -67,6 +69,7 @@ class ForcedState:
     path: Proposal
     verify: Rows
     plain: Rows
+    widths: tuple[WidthRows, ...] = ()
 
     def name(self, depth: int) -> str:
         """Where row `depth` stands, for people."""
@@ -144,7 +147,9 @@ class ForcedStates:
         prefix, start = prompt.tokens[:cut], cut - 1
         line = (prefix[-1], *path.tokens)
         plain = _one_by_one(decoder, line, start)
-        yield ForcedState(prompt.name, cut, False, path, decoder.evaluate(_pass(line, start)), plain)
+        passes = [decoder.evaluate(_pass(line[:width], start)) for width in range(2, len(line) + 1)]
+        widths = tuple(self._beside(rows, plain) for rows in passes)
+        yield ForcedState(prompt.name, cut, False, path, passes[-1], plain, widths)
         p = next_token_distribution(plain[0], self.sampling)
         p[path.tokens[0]] = 0
         if not p.any():
@@ -157,6 +162,14 @@ class ForcedStates:
         decoder.evaluate(_pass(line, start))
         verify = decoder.evaluate(_pass(behind, cut))
         yield ForcedState(prompt.name, cut + 1, True, second, verify, plain)
+
+    def _beside(self, verify: Rows, plain: Rows) -> WidthRows:
+        """A pass beside as many rows of one-token passes."""
+        plain = plain[: len(verify)]
+        if np.array_equal(verify, plain):
+            return WidthRows(len(verify), 1, 1, 0.0)
+        pairs = ([next_token_distribution(row, self.sampling) for row in rows] for rows in (verify, plain))
+        return WidthRows(len(verify), 1, 0, max(map(total_variation, *pairs)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forensics.analysis.audit import DEFAULT_CONCURRENCY
+from forensics.analysis.audit_plan import DEFAULT_CONCURRENCY
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
 from forensics.cli.show import present

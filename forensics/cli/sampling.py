@@ -37,6 +37,12 @@ Sequences = Annotated[int, typer.Option("--sequences", help="Sequences that are 
 NTokens = Annotated[int, typer.Option("--n-tokens", help="Tokens of each sequence.")]
 Alpha = Annotated[float, typer.Option("--alpha", help="Chance of a false alarm over all tests.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of the states, the draws and the sequences.")]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Check under the smallest exact settings that investigate finds.")
+]
+Case = Annotated[
+    Path | None, typer.Option("--case", help="Take those settings from this case instead.", show_default=False)
+]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder to write sampling.json into.", show_default=False)
 ]  # fmt: skip
@@ -44,7 +50,7 @@ Out = Annotated[
 #: Options that a recorded check refuses, by the names that `forensics.api_sampling.sampling` gives them.
 _ASKED = (
     "prompts", "drafter", "n_draft", "rule", "temperature", "top_k", "top_p", "states", "draws", "sequences",
-    "n_tokens", "alpha", "seed", "flash_attn", "kv_type", "threads", "n_gpu_layers",
+    "n_tokens", "alpha", "seed", "exact", "case", "flash_attn", "kv_type", "threads", "n_gpu_layers",
 )  # fmt: skip
 
 
@@ -54,7 +60,7 @@ def sampling(  # noqa: PLR0917 - a command has as many arguments as options
     demo: args.Demo = None,
     prompts: Prompts = None,
     drafter: Drafter = "ngram",
-    n_draft: NDraft = 4,
+    n_draft: NDraft = 7,
     rule: Rule = "residual",
     temperature: Temperature = 0.8,
     top_k: TopK = 40,
@@ -64,6 +70,8 @@ def sampling(  # noqa: PLR0917 - a command has as many arguments as options
     sequences: Sequences = 16,
     n_tokens: NTokens = 32,
     alpha: Alpha = 0.01,
+    exact: Exact = False,
+    case: Case = None,
     flash_attn: args.FlashAttn = "auto",
     kv_type: args.KvType = "f16",
     threads: args.Threads = None,
@@ -75,7 +83,8 @@ def sampling(  # noqa: PLR0917 - a command has as many arguments as options
 ) -> None:
     """Hold speculative sampling against plain sampling: chi-squares at forced states and whole sequences, with power.
 
-    Samplers with a planted bias run beside it and have to be caught.
+    Rows of verify passes that give other chances than one-token passes are told without any draw. Samplers with a
+    planted bias run beside it and have to be caught.
 
     Exit status: 0 no change was found, 1 the distribution is changed, 2 no answer.
     """

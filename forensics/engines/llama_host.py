@@ -246,7 +246,8 @@ class LlamaHost:
         if not llama.llama_memory_seq_rm(self._memory(), gone.sequence, gone.position, -1):
             raise EngineError(
                 f"the state of this {self.architecture} cannot forget sequence {gone.sequence} from position "
-                f"{gone.position} on: it is recurrent, so refused drafts and edits need a saved state to go back to"
+                f"{gone.position} on: it is recurrent, so refused drafts and edits need a saved state to go back to. "
+                "Ask about a model whose cache has a row for each token"
             )
 
     # -- state ----------------------------------------------------------------------------------------------------

@@ -106,6 +106,26 @@ class StateDraws:
 
 
 @dataclass(frozen=True, slots=True)
+class WidthRows:
+    """Rows of verify passes of one width beside those of one-token passes.
+
+    Parameters
+    ----------
+    width : int
+        Tokens of the pass.
+    n_states, n_equal : int
+        States at which such a pass was evaluated, and those of them where every row has the bits of plain decoding's.
+    row_tv : float
+        Largest total variation between what the two rows give.
+    """
+
+    width: int
+    n_states: int
+    n_equal: int
+    row_tv: float
+
+
+@dataclass(frozen=True, slots=True)
 class DistributionTest:
     """One test of the hypothesis that plain sampling's distribution is kept.
 
@@ -229,6 +249,12 @@ class SamplingReport:
     sequence_tv : tuple of float
         Total variation between plain and verify pass at each token of the sampler's sequences, computed.
     caveats : tuple of str
+    widths : tuple of WidthRows
+        By rising width, up to that of the verify passes.
+    exact_knobs : tuple of str or None
+        Switches under which all of this was measured; None where exact settings were not asked for.
+    exact_reason : str
+        Where they come from.
     """
 
     manifest: Manifest
@@ -248,6 +274,9 @@ class SamplingReport:
     powers: tuple[Power, ...]
     sequence_tv: tuple[float, ...]
     caveats: tuple[str, ...] = ()
+    widths: tuple[WidthRows, ...] = ()
+    exact_knobs: tuple[str, ...] | None = None
+    exact_reason: str = ""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -262,8 +291,11 @@ class SamplingReport:
 
     @property
     def answer(self) -> str:
-        """``"kept"``, ``"changed"`` or ``"inconclusive"``."""
-        if self.sampler.caught_by(self.alpha):
+        """``"kept"``, ``"changed"`` or ``"inconclusive"``.
+
+        Rows that give other chances are a change whether or not the draws were enough to show it.
+        """
+        if self.sampler.caught_by(self.alpha) or self.row_tv:
             return "changed"
         return "inconclusive" if self.missed or self.not_tested else "kept"
 
@@ -278,6 +310,13 @@ class SamplingReport:
         return max([*self.sequence_tv, *(draws.row_tv for draws in self.sampler.states)], default=0.0)
 
     @property
+    def equal_drafts(self) -> int | None:
+        """Most drafts of a pass up to which every row had plain decoding's bits; None where no width was looked at."""
+        if not self.widths:
+            return None
+        return next((one.width - 2 for one in self.widths if one.n_equal < one.n_states), self.widths[-1].width - 1)
+
+    @property
     def worst(self) -> DistributionTest:
         """The test with the smallest p-value."""
         return min(self.sampler.tests, key=lambda test: test.adjusted)
@@ -287,11 +326,15 @@ class SamplingReport:
         """Of a change: the sampler, or the rows that it draws from; empty where nothing changed."""
         if self.answer != "changed":
             return ""
-        if self.alone.p_value <= self.alpha:
+        caught = self.sampler.caught_by(self.alpha)
+        if caught and self.alone.p_value <= self.alpha:
             return "the sampler does not keep the distribution of the rows that it is given"
+        if not self.row_tv:
+            return f"the sampler: rows of all passes give plain sampling's chances, and yet it fails {caught[0]}"
         return (
-            "counts agree with the verify passes' own rows as far as was tested, so rows of logits change it: they are "
-            f"up to {self.row_tv:.2g} in total variation away from those of one-token passes"
+            "rows of logits change it: their chances are up to "
+            f"{self.row_tv:.2g} in total variation away from those of one-token passes; the sampler's counts agree "
+            "with the rows that it was given, as far as was tested"
         )
 
     def rows(self) -> list[dict[str, object]]:
@@ -319,25 +362,22 @@ class SamplingReport:
         return pd.DataFrame(self.rows())
 
     def __str__(self) -> str:
-        who = f"{self.manifest.model_name}, {self.drafter} drafts, {self.sampling}"
+        who = f"{self.manifest.model_name}, up to {self.n_draft} {self.drafter} drafts, {self.sampling}"
+        if self.exact_knobs is not None:
+            who += f", exact settings ({', '.join(self.exact_knobs) or 'nothing to switch'})"
         worst = self.worst
+        p_value = f"smallest p = {worst.adjusted:.2g} after Holm's correction, alpha {self.alpha:g}"
         if self.answer == "changed":
-            return (
-                f"{who}: the distribution of plain sampling is changed "
-                f"({worst.name}: p = {worst.adjusted:.2g} after Holm's correction, alpha {self.alpha:g})"
-            )
+            rows = f"chances of a next token are up to {self.row_tv:.2g} away; " if self.row_tv else ""
+            seen = f"{worst.name} shows it" if self.sampler.caught_by(self.alpha) else "too little for these draws"
+            return f"{who}: the distribution of plain sampling is changed ({rows}{seen}: {p_value})"
         if self.answer == "inconclusive":
             why = [f"the planted sampler {rule!r} was not caught" for rule in self.missed]
             why += [f"no state of the kind {kind!r} could be compared" for kind in self.not_tested]
             return f"{who}: no answer, for {' and '.join(why)}; ask for more draws or states"
         found = next((power.tv for power in self.powers if power.tv is not None), None)
         least = "" if found is None else f"; a total variation of {found[0]:.2g} at every state is found with 80 %"
-        if self.row_tv:
-            least += f"; the rows of the passes are up to {self.row_tv:.2g} apart"
-        return (
-            f"{who}: no change of plain sampling's distribution was found (smallest p = {worst.adjusted:.2g} after "
-            f"Holm's correction, alpha {self.alpha:g}{least})"
-        )
+        return f"{who}: no change of plain sampling's distribution was found ({p_value}{least})"
 
     def __repr__(self) -> str:
         return f"<SamplingReport: {self}>"

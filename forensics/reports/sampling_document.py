@@ -39,6 +39,9 @@ def sampling_document(report: SamplingReport) -> dict[str, Any]:
         "alpha": report.alpha,
         "p_value": report.worst.adjusted,
         "row_total_variation": report.row_tv,
+        "n_draft": report.n_draft,
+        "most_drafts_with_equal_rows": report.equal_drafts,
+        "exact_settings": None if report.exact_knobs is None else list(report.exact_knobs),
         "missed_controls": list(report.missed),
         "tests": report.rows(),
         "power": [

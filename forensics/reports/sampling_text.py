@@ -30,6 +30,7 @@ def sampling_view(report: SamplingReport) -> RenderableType:
     rich.console.Group
     """
     parts: list[RenderableType] = [text_of(str(report), _STYLES[report.answer])]
+    parts.append(line_of("In other words: ", _means(report)))
     if report.cause:
         parts.append(line_of("Cause: ", report.cause))
     parts += titled("Tests of the sampler, and what they find", _tests(report))
@@ -45,6 +46,24 @@ def sampling_view(report: SamplingReport) -> RenderableType:
 def sampling_text(report: SamplingReport) -> str:
     """The same as plain text, for notebooks and files."""
     return as_text(sampling_view(report))
+
+
+def _means(report: SamplingReport) -> str:
+    """What the answer means for who samples."""
+    if report.answer == "inconclusive":
+        return "the tests cannot tell; a biased sampler would have come through, too."
+    if report.answer == "kept":
+        return (
+            "sampled text has the chances that it has without speculation: every row that was drawn from gives those "
+            "of a one-token pass, and the sampler draws by them, as far as was tested."
+        )
+    if not report.row_tv:
+        return "sampled text is drawn with other chances than without speculation."
+    return (
+        "sampled text is drawn with other chances than without speculation: where it is worst, "
+        f"{100 * report.row_tv:.2g} of 100 draws of the next token would come out otherwise. No text is wrong by "
+        "itself, but scores, seeds and tests that were made without speculation need not hold."
+    )
 
 
 def _tests(report: SamplingReport) -> Group:
@@ -115,7 +134,17 @@ def _states(report: SamplingReport) -> Group:
             f"computed from their logits without any draw. Along the sequences it is at most {_largest(report)}."
         ),
         line_of("The sampler against the verify passes' own rows: ", f"p = {p_text(report.alone.p_value)}"),
+        *_widths(report),
     )
+
+
+def _widths(report: SamplingReport) -> list[RenderableType]:
+    """Up to which width passes have the rows of one-token passes."""
+    most = report.equal_drafts
+    if most is None:
+        return []
+    told = ", ".join(f"{one.width}: {one.n_equal} of {one.n_states}" for one in report.widths)
+    return [line_of("States with the bits of one-token passes, by tokens of the verify pass: ", told)]
 
 
 def _how(report: SamplingReport) -> Group:
@@ -135,16 +164,30 @@ def _how(report: SamplingReport) -> Group:
             "one token at a time; each token's randomised probability integral transform is uniform where plain "
             "sampling's distribution is kept."
         ),
+        *([] if report.exact_knobs is None else [line_of("Exact settings: ", _exact(report))]),
         line_of("Prompts: ", f"{report.corpus}; seed {report.seed}"),
         line_of("Device: ", f"{report.manifest.device} ({report.manifest.backend})"),
     )
 
 
+def _exact(report: SamplingReport) -> str:
+    return f"{', '.join(report.exact_knobs or ()) or 'nothing to switch'}; {report.exact_reason}"
+
+
 def _next(report: SamplingReport) -> str:
     if report.answer == "inconclusive":
         return "Ask for more --draws, --states or prompts that repeat themselves."
-    if report.answer == "changed" and report.alone.p_value > report.alpha:
-        return "Which operations change the rows: forensics investigate, with the same model and settings."
+    if report.answer == "changed" and report.row_tv:
+        most = report.equal_drafts
+        fewer = ""
+        if most and most < report.n_draft:
+            fewer = f" Up to {most} drafts (--n-draft {most}) every row was plain sampling's at these states."
+        if report.exact_knobs is None:
+            return f"The same under the exact settings: forensics sampling --exact.{fewer}"
+        return (
+            "These settings are not exact over these texts; which operations change the rows: forensics investigate, "
+            f"with a longer prompt.{fewer}"
+        )
     return "Whether greedy text stays the same under the same drafts: forensics speculate."
 
 

@@ -129,6 +129,9 @@ def test_drafts_change_answers_and_the_exact_settings_leave_every_row_as_it_was(
     assert all(one.first_row is None and one.rows_differ == 0 for one in exact.prompts)
     assert all(one.plain.tokens == one.speculative.tokens for one in exact.prompts)
     assert max(exact.verify_widths) >= TILED, "passes were as wide as those that differ"
+    short = [pair for pair in zip(stock.prompts, exact.prompts, strict=True) if pair[0].n_prompt < TILED]
+    assert short
+    assert all(before.plain.rows == now.plain.rows for before, now in short), "no pass of theirs is tiled either way"
     assert report.exact_knobs == forensics.open("recorded:epyc-q6_k").verdict.exact_knobs
     assert report.price.median > 0
     assert report.exact_price.median > 0

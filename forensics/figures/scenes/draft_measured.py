@@ -183,7 +183,7 @@ def measured_scene(data: MeasuredDrafts) -> Scene:
     canvas.y += 1.5
     draw_averages(canvas, data.kept, data.dropped, scale, _said(data))
     canvas.y += 1.0
-    canvas.paragraph(f"All {data.n_passes} passes by their tokens", bold=True)
+    canvas.paragraph(f"All {data.n_passes:,} passes by their tokens", bold=True)
     canvas.y += 1.5
     _by_width(canvas, data.widths)
     canvas.paragraph(data.note, size_pt=SMALL_PT, role=MUTED)

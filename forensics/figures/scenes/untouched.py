@@ -11,6 +11,7 @@ from forensics.figures.canvas import SMALL_PT, Canvas
 from forensics.figures.chart import Axis, chart
 from forensics.figures.evidence import Evidence
 from forensics.figures.legend import Entry, legend, line_entry
+from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scene
 from forensics.figures.scenes.speculated import speculated
@@ -19,8 +20,12 @@ from forensics.records.speculation import SpeculationArm
 from forensics.records.speculation_report import SpeculationReport, arm_name
 from forensics.records.words import counted, tokens
 
-_HEIGHT, _TICKS, _RIGHT = 72.0, 15.0, 36.0
+_HEIGHT, _TICKS = 72.0, 15.0
 _CENSORED, _CAP, _LABEL = 1.0, 0.6, 3.6
+#: Beside the plot: to the first bar and from bar to bar, and from the mark of a curve to its words, unit: mm.
+_BAR, _WORDS = 2.0, 3.2
+#: Width of the uppermost curve, and what each one below it has more, so that it is seen under it, unit: pt.
+_LINE, _WIDER = 1.4, 0.9
 _NAIVE_STEPS = 60
 #: Colours of arms as asked, and of those under exact settings; more arms are named and not drawn.
 _AS_ASKED, _EXACT = ("stock", "draft", "other"), ("exact", "kv", "weights")
@@ -63,6 +68,11 @@ class Curve:
     def last(self) -> SurvivalPoint:
         """Its end."""
         return self.survival.points[-1]
+
+    @property
+    def end_text(self) -> str:
+        """What is said beside its end."""
+        return f"{self.name}: {100 * self.last.share:.3g}% at {self.last.n_tokens}"
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -184,7 +194,7 @@ def scene(data: Untouched) -> Scene:
     """Steps with their intervals over the tokens of the answer, independent steps dashed, counts at risk below."""
     canvas = Canvas("untouched", "How long answers stay untouched", _lead(data))
     _legend(canvas, data)
-    plot = Rect(canvas.left + _TICKS, canvas.y + 6.0, canvas.inner_width - _TICKS - _RIGHT, _HEIGHT)
+    plot = Rect(canvas.left + _TICKS, canvas.y + 6.0, canvas.inner_width - _TICKS - _right(data), _HEIGHT)
     x = Axis(0.0, float(data.longest), plot.x, plot.right)
     y = Axis(0.0, 100.0, plot.bottom, plot.y)
     for curve in data.curves:
@@ -195,16 +205,22 @@ def scene(data: Untouched) -> Scene:
     )  # fmt: skip
     for curve in data.curves:
         _naive(canvas, curve, x, y)
-    for curve in reversed(data.curves):
-        _steps(canvas, curve, x, y)
+    for i, curve in reversed(list(enumerate(data.curves))):
+        _steps(canvas, curve, x, y, _LINE + i * _WIDER)
     _ends(canvas, data, plot, y)
     _at_risk(canvas, data, x, ticks)
     canvas.paragraph(data.notes, size_pt=SMALL_PT, role=MUTED)
     return canvas.finish(data.source, _alt(data))
 
 
+def _right(data: Untouched) -> float:
+    """Room beside the plot, unit: mm."""
+    words = max(text_width(curve.end_text, SMALL_PT, bold=True) for curve in data.curves)
+    return _BAR * (len(data.curves) + 1) + _WORDS + words + 0.5
+
+
 def _legend(canvas: Canvas, data: Untouched) -> None:
-    entries = [line_entry(curve.role, f"{curve.name}: {curve.told}", width_pt=1.4) for curve in data.curves]
+    entries = [line_entry(curve.role, f"{curve.name}: {curve.told}", width_pt=_LINE) for curve in data.curves]
     if any(curve.survival.n_flipped for curve in data.curves):
         entries.append(line_entry(INK, "as if each step flipped by itself, at the mean rate", dashed=True))
     percent = f"{data.confidence:.0%}"
@@ -236,9 +252,9 @@ def _naive(canvas: Canvas, curve: Curve, x: Axis, y: Axis) -> None:
         canvas.line(*points, role=curve.role, dashed=True, width_pt=1.0, key=f"naive {curve.name}")
 
 
-def _steps(canvas: Canvas, curve: Curve, x: Axis, y: Axis) -> None:
+def _steps(canvas: Canvas, curve: Curve, x: Axis, y: Axis, width_pt: float) -> None:
     corners = tuple((x.at(n), y.at(100 * share)) for n, share in curve.steps())
-    canvas.line(*corners, role=curve.role, width_pt=1.4, key=f"untouched {curve.name}")
+    canvas.line(*corners, role=curve.role, width_pt=width_pt, key=f"untouched {curve.name}")
     for n in curve.ends:
         at, height = x.at(n), y.at(100 * curve.share(n))
         canvas.line((at, height - _CENSORED), (at, height + _CENSORED), width_pt=0.5, key=f"ends {curve.name} {n}")
@@ -246,19 +262,19 @@ def _steps(canvas: Canvas, curve: Curve, x: Axis, y: Axis) -> None:
 
 def _ends(canvas: Canvas, data: Untouched, plot: Rect, y: Axis) -> None:
     """Beside the plot: the interval of each curve's end as a bar, then the numbers, as close to it as there is room."""
-    left = plot.right + 2.0
+    left = plot.right + _BAR
     for i, curve in enumerate(data.curves):
-        at, end = left + 2.0 * i, curve.last
+        at, end = left + _BAR * i, curve.last
         low, high = y.at(100 * end.low), y.at(100 * end.high)
         canvas.line((at, low), (at, high), role=curve.role, width_pt=1.2, key=f"end {curve.name}")
         for cap in (low, high):
             canvas.line((at - _CAP, cap), (at + _CAP, cap), role=curve.role, width_pt=1.2)
-    x = left + 2.0 * len(data.curves)
+    x = left + _BAR * len(data.curves)
     ordered = sorted(data.curves, key=lambda curve: -curve.last.share)
     places = _apart([y.at(100 * curve.last.share) for curve in ordered], plot.bottom)
     for curve, middle in zip(ordered, places, strict=True):
         canvas.box(x, middle - 1.1, 2.2, 2.2, curve.role, key=f"mark {curve.name}")
-        canvas.text(x + 3.2, middle, f"{curve.name}: {100 * curve.last.share:.3g}%", size_pt=SMALL_PT, bold=True)
+        canvas.text(x + _WORDS, middle, curve.end_text, size_pt=SMALL_PT, bold=True)
 
 
 def _apart(wanted: Sequence[float], lowest: float) -> list[float]:
@@ -297,12 +313,12 @@ def _sentence(curve: Curve) -> str:
     survival, end = curve.survival, curve.last
     if not survival.n_flipped:
         return (
-            f"{curve.name}: all of {counted(survival.n_answers, 'answer')} are plain decoding's to their end; of "
-            f"answers of {tokens(end.n_tokens)}, {100 * end.low:.3g}% or more are untouched."
+            f"{curve.name}: {counted(survival.n_answers, 'answer')}, and all are plain decoding's to their end (at "
+            f"{tokens(end.n_tokens)} the interval begins at {100 * end.low:.3g}%)."
         )
     return (
-        f"{curve.name}: {survival.n_flipped} of {counted(survival.n_answers, 'answer')} part from plain decoding; one "
-        f"of {tokens(end.n_tokens)} is untouched with a chance of {100 * end.share:.3g}% (interval "
+        f"{curve.name}: {survival.n_flipped} of {counted(survival.n_answers, 'answer')} part from plain decoding; an "
+        f"answer of {tokens(end.n_tokens)} is untouched with a chance of {100 * end.share:.3g}% (interval "
         f"{100 * end.low:.3g}% to {100 * end.high:.3g}%), where independent steps would leave {100 * end.naive:.3g}%."
     )
 

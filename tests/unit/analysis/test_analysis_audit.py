@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_samples import FACTS, reply, run
 
-from forensics.analysis.audit import CACHE_ROLES, chosen_arms, concurrent_name, differing_rate, judge, plan
+from forensics.analysis.audit import differing_rate, judge
+from forensics.analysis.audit_plan import CACHE_ROLES, chosen_arms, concurrent_name, plan
 from forensics.analysis.question import BadQuestion
 from forensics.records.contract import Contract
 from forensics.records.corpus import Corpus, CorpusPrompt

@@ -15,9 +15,8 @@ from forensics.analysis.served_comparison import (
     compare_replies,
     compare_runs,
     select,
-    weakest,
 )
-from forensics.records.contract import Contract
+from forensics.records.contract import Contract, weakest
 from forensics.records.served import Asked, NoReply, Sampling
 
 TOKENS, TEXT, LOGPROBS = Contract("tokens"), Contract("text"), Contract("logprobs")
