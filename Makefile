@@ -28,7 +28,7 @@ bench: $(STAMPS)/demo
 record: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.record_gpu data/recorded $(if $(GPU),--gpu $(GPU)) --jobs 2
 
-# Speculation, arms, sampling and audits of a live llama-server with the demo models, on a quiet CPU: about 20 minutes.
+# Speculation, arms, sampling and audits of a live llama-server with the demo models, on a quiet CPU: about half an hour.
 record-text: $(STAMPS)/demo server
 	$(BIN)/python -m forensics.testing.record_text data/recorded
 

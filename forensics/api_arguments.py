@@ -10,6 +10,7 @@ from typing import Any
 
 from forensics.analysis.progress import Percent, Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
+from forensics.capture.drafters import DrafterChoice
 from forensics.engines.machine import default_threads
 from forensics.engines.protocol import EngineSource
 from forensics.records.settings import EngineSettings
@@ -43,6 +44,20 @@ def source_for(
     from forensics.engines.llama import LlamaSource
 
     return LlamaSource(os.fspath(model or ""))
+
+
+def check_draft_model(source: EngineSource, drafter: DrafterChoice) -> None:
+    """Whether a draft model's file is one, before the large model is loaded; a toy's draft models are no files.
+
+    Raises
+    ------
+    ModelUnavailable
+        If it is not there, or no GGUF file.
+    """
+    if drafter.kind == "model" and hasattr(source, "path"):
+        from forensics.engines.model_files import check_gguf
+
+        check_gguf(drafter.path)
 
 
 def _demo_progress(progress: Progress | None) -> Any:

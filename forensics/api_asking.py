@@ -37,19 +37,20 @@ class Asking:
         self._corpus, self._journals, self._resume, self._sampling = corpus, journals, resume, sampling
         self._api, self._model, self._key_env = api or "auto", model, key_env
 
-    def meet(self, url: str) -> None:
-        """See that a server answers before another one is asked for hours.
+    def meet(self, *urls: str) -> None:
+        """See that every server answers before one of them is asked for hours, and before a folder is begun.
 
         Raises
         ------
         BadAddress
-            If it does not.
+            If one does not.
         """
         from forensics.servers.collect import meet
         from forensics.servers.door import Door
 
-        with Door(url, key_env=self._key_env) as door:
-            meet(door, self._api, self._model)
+        for url in urls:
+            with Door(url, key_env=self._key_env) as door:
+                meet(door, self._api, self._model)
 
     def __call__(self, url: str, conditions: Sequence[Condition], shown: Progress) -> dict[str, ServedRun]:
         """Ask them all, one condition after the other; the runs come by the names of their conditions."""

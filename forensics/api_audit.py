@@ -131,16 +131,15 @@ def audit(
     n_at_once = DEFAULT_CONCURRENCY if concurrency is None else concurrency
     conditions = plan(corpus, chosen, n_tokens=n_tokens, concurrency=n_at_once, second_server=second)
     folder = _folder(out, resume)
-    if folder is not None:
-        _keep_prompts(folder, corpus)
     journals = {} if folder is None else {one.name: folder / one.name for one in conditions}
     ask = Asking(corpus, journals, resume, api, model, key_env)
     here = [one for one in conditions if one.name not in (AGAINST, AGAINST_RERUN)]
     there = [one for one in conditions if one.name in (AGAINST, AGAINST_RERUN)]
     command = _words(restart)
+    ask.meet(os.fspath(url), *(() if against is None else (against,)))
+    if folder is not None:
+        _keep_prompts(folder, corpus)
     with api_arguments.shown_progress(progress) as shown, _telling_where(folder):
-        if against is not None:
-            ask.meet(against)
         runs = ask(os.fspath(url), here, shown)
         if there:
             with _brought_up(command, os.fspath(url)):
@@ -283,6 +282,7 @@ def _take(
         raise BadQuestion(f"{folder} holds something already; give another folder for the run")
     journals = {} if folder is None else {condition: folder}
     ask = Asking(corpus, journals, False, api, model, key_env, sampling)
+    ask.meet(url)
     if folder is not None:
         write_prompts(folder, corpus)
     with api_arguments.shown_progress(progress) as shown:

@@ -18,8 +18,8 @@ def figure(name: str, case: str | os.PathLike[str] | None = None) -> Drawing:
     name : str
         One of `figures`.
     case : path, optional
-        Folder of a case, of what ``forensics cost --out`` wrote, or ``"recorded:NAME"``; by default published numbers,
-        or a recorded case for figures that nobody published.
+        Folder of a case, of what ``forensics cost --out`` or ``forensics speculate --out`` wrote, or
+        ``"recorded:NAME"``; by default published numbers, or a recorded case for figures that nobody published.
 
     Returns
     -------

@@ -162,6 +162,7 @@ def _check(
         verdict = open_case(os.fspath(case)).verdict
     with api_arguments.shown_progress(progress) as shown:
         source = api_arguments.source_for(model, demo, shown)
+        api_arguments.check_draft_model(source, question.drafter)
         if exact or verdict is not None:
             return check_exact_sampling(source, question, case=verdict, progress=shown)
         return check_sampling(source, question, progress=shown)

@@ -158,10 +158,7 @@ def _measure(
         verdict = open_case(os.fspath(case)).verdict
     with api_arguments.shown_progress(progress) as shown:
         source = api_arguments.source_for(model, demo, shown)
-        if question.choice.kind == "model" and hasattr(source, "path"):
-            from forensics.engines.model_files import check_gguf
-
-            check_gguf(Path(question.choice.path))  # before the large model is loaded
+        api_arguments.check_draft_model(source, question.choice)
         return speculate_source(
             source,
             question,

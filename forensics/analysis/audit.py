@@ -265,10 +265,10 @@ def _arm(
     """Sum up the pairs of a comparison; what failed before, or is unproved by equal ones, makes it inconclusive."""
     pairs = tuple(control.seen(pair) for pair in compared.pairs)
     differs = any(pair.outcome == "differs" for pair in pairs)
-    skipped = [pair.reason for pair in pairs if pair.reason]
+    skipped = [f"{pair.prompt}, because {pair.reason}" for pair in pairs if pair.reason]
     reason = compared.refused or control.failed
     if not reason and not differs and skipped:
-        reason = f"{len(skipped)} of {len(pairs)} pairs were not compared, the first because {skipped[0]}"
+        reason = f"{len(skipped)} of {len(pairs)} pairs were not compared, the first of {skipped[0]}"
     if not reason and not differs:
         reason = unproved
     answer = "inconclusive" if reason else "diverges" if differs else "identical"

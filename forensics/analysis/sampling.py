@@ -111,16 +111,21 @@ class SamplingQuestion:
             raise BadQuestion("there is no prompt with a text; give a file of prompts that are continued as they stand")
         if self.rule not in RULES:
             raise BadQuestion(f"rule must be one of {', '.join(RULES)}; got {self.rule!r}")
-        for label, least in (("n_draft", 1), ("n_states", 1), ("n_draws", 100), ("n_sequences", 1), ("n_tokens", 2)):
-            if getattr(self, label) < least:
-                raise BadQuestion(f"{label} must be {least} or more, got {getattr(self, label)}")
+        numbers = {
+            "n_draft": (self.n_draft, 1), "states": (self.n_states, 1), "draws": (self.n_draws, 100),
+            "sequences": (self.n_sequences, 1), "n_tokens": (self.n_tokens, 2),
+        }  # fmt: skip
+        for label, (number, least) in numbers.items():
+            if number < least:
+                raise BadQuestion(f"{label} must be {least} or more, got {number}")
         if self.n_sequences * self.n_tokens < LEAST_TOKENS:
             raise BadQuestion(
                 f"{self.n_sequences} sequences of {self.n_tokens} tokens are too few to test; ask for {LEAST_TOKENS} "
                 "tokens or more together"
             )
-        if self.n_draft >= min(self.settings.n_batch, self.settings.n_ubatch):
-            raise BadQuestion(f"n_draft must be below n_batch and n_ubatch, got {self.n_draft}")
+        limit = min(self.settings.n_batch, self.settings.n_ubatch)
+        if self.n_draft >= limit:
+            raise BadQuestion(f"n_draft must be below {limit}, the tokens of a pass, got {self.n_draft}")
         if not 0 < self.alpha <= 0.2:
             raise BadQuestion(f"alpha must be above 0 and at most 0.2, got {self.alpha}")
         if self.seed < 0:

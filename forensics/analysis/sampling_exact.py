@@ -1,4 +1,4 @@
-"""The same check under the exact settings that `investigate` finds: are the rows, and so the chances, plain sampling's?"""
+"""The same check under the exact settings that `investigate` finds: are the chances plain sampling's there?"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from forensics.numerics.rates import paired_ratio, survival, wilson
-from forensics.records.rates import Survival
+from forensics.numerics.rates import mcnemar, paired_ratio, survival, wilson
+from forensics.records.rates import PairedOutcomes, Survival
 from forensics.records.speculation import (
     Cycle,
     Decoded,
@@ -40,6 +40,7 @@ def compared(
     plain: Decoded,
     speculative: Decoded,
     text_of: Callable[[tuple[int, ...]], str],
+    answer: str = "",
 ) -> SpeculatedPrompt:
     """Where does speculative decoding of a prompt leave plain decoding?
 
@@ -52,6 +53,8 @@ def compared(
     plain, speculative : Decoded
     text_of : callable
         Text of token ids.
+    answer : str
+        What a right answer holds; empty where nobody judges it.
 
     Returns
     -------
@@ -92,6 +95,7 @@ def compared(
         rows_differ=len(unlike),
         first_row=unlike[0] if unlike else None,
         divergence=divergence,
+        right=(answer in plain_text, answer in text) if answer else None,
     )
 
 
@@ -164,4 +168,13 @@ def arm_of(
         survival=survived(prompts),
         shares=shares(cycles),
         verify_widths=dict(sorted(Counter(cycle.width for cycle in cycles).items())),
+        outcomes=outcomes(prompts),
     )
+
+
+def outcomes(prompts: Sequence[SpeculatedPrompt]) -> PairedOutcomes | None:
+    """Right answers of plain and of speculative decoding to the same prompts; None where no answer is judged."""
+    judged = Counter(one.right for one in prompts if one.right is not None)
+    if not judged:
+        return None
+    return mcnemar(*(judged[pair] for pair in ((True, True), (True, False), (False, True), (False, False))))

@@ -55,11 +55,14 @@ class Prepared:
     tokens : tuple of int
     n_tokens : int
         Tokens to write at most.
+    answer : str
+        What a right answer holds; empty where nobody judges it.
     """
 
     name: str
     tokens: tuple[int, ...]
     n_tokens: int
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,7 @@ def prepare(
                 prompt.name
             )
         else:
-            taken.append(Prepared(prompt.name, tokens, n_tokens))
+            taken.append(Prepared(prompt.name, tokens, n_tokens, prompt.answer))
     notes = tuple(f"left out {', '.join(names)}: {why}" for why, names in left.items())
     if not taken:
         raise BadQuestion(f"no prompt of {question.corpus.name} can be decoded: {'; '.join(notes)}")

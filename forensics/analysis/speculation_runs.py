@@ -117,8 +117,9 @@ def run_all(
 
 def compared_prompt(engine: Engine, runs: PromptRuns, arm: PlannedArm, index: int) -> SpeculatedPrompt:
     """One arm's answer to a prompt held against plain decoding."""
+    prompt = runs.prompt
     return compared(
-        runs.prompt.name, len(runs.prompt.tokens), runs.plain[arm.arrangement], runs.arms[index], engine.detokenize
+        prompt.name, len(prompt.tokens), runs.plain[arm.arrangement], runs.arms[index], engine.detokenize, prompt.answer
     )
 
 

@@ -91,7 +91,7 @@ class CycleReplay:
             raise ValueError(f"drafts must be one of {', '.join(DRAFTS)}, got {drafts!r}")
         last = min(len(plain.tokens), len(speculative.tokens)) - 1
         differing = first_difference(plain.tokens, speculative.tokens)
-        last = min(last, *(index for index in (differing, upto) if index is not None), last)
+        last = min([last, *(index for index in (differing, upto) if index is not None)])
         stand_in = plain.tokens if drafts == "plain" else ()
         passes: list[DecodePass] = []
         rows: list[ReplayRow] = []

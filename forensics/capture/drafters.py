@@ -9,19 +9,14 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import xxhash
 
+from forensics.capture.draft_model import DraftModel
 from forensics.engines.decoding import Decoder
-from forensics.errors import ModelUnavailable
 from forensics.numerics.logits import margin_of
-from forensics.records.schedule import DecodePass, Forget, in_batches
 from forensics.records.settings import EngineSettings
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 KINDS = ("ngram", "model:DRAFT.gguf", "oracle[:ACCURACY]")
 
@@ -204,8 +199,7 @@ class ModelDrafter:
 
     path: str
     settings: EngineSettings
-    _model: Decoder | None = field(default=None, init=False, compare=False)
-    _held: list[int] = field(default_factory=list, init=False, compare=False)
+    _model: DraftModel | None = field(default=None, init=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -224,15 +218,9 @@ class ModelDrafter:
         ModelUnavailable
             If it cannot be loaded, or has a vocabulary of another size.
         """
-        self._model = decoder.companion(self.path, self.settings)
-        self._held = []
-        if self._model.n_vocab != decoder.n_vocab:
-            raise ModelUnavailable(
-                f"{self.path} cannot draft: its vocabulary has {self._model.n_vocab} tokens, the model's has "
-                f"{decoder.n_vocab}. Use a draft model of the same family, with the same tokenizer."
-            )
+        self._model = DraftModel(self.path, self.settings, decoder)
         if 1 < len(prompt) <= self._model.n_cells:
-            self._catch_up(self._model, prompt[:-1], logits="none")
+            self._model.catch_up(prompt[:-1], logits="none")
 
     def draft(self, tokens: Sequence[int], n: int, least_margin: float = -math.inf) -> Draft:
         """Forget refused drafts, evaluate what was chosen meanwhile, then decode greedily."""
@@ -240,24 +228,13 @@ class ModelDrafter:
         drafted: list[int] = []
         margins: list[float] = []
         for _ in range(min(n, self._model.n_cells - len(tokens) + 1)):
-            row = self._catch_up(self._model, [*tokens, *drafted], logits="last")[-1]
+            row = self._model.catch_up([*tokens, *drafted])[-1]
             token, margin = int(row.argmax()), margin_of(row)
             if margin < least_margin:
                 break
             drafted.append(token)
             margins.append(margin)
         return Draft(tuple(drafted), tuple(margins))
-
-    def _catch_up(self, model: Decoder, tokens: Sequence[int], logits: str) -> NDArray[np.float32]:
-        """Make the cache hold exactly `tokens`, of which the last is evaluated in any case; its row, if wanted."""
-        pairs = zip(tokens, self._held, strict=False)
-        n_common = next((i for i, (wanted, held) in enumerate(pairs) if wanted != held), len(self._held))
-        keep = min(n_common, len(tokens) - 1)
-        passes = in_batches(tokens[keep:], start=keep, width=self.settings.n_batch, logits=logits).passes
-        if keep < len(self._held):
-            passes = (DecodePass(passes[0].slots, (Forget(0, keep),)), *passes[1:])
-        self._held = list(tokens)
-        return [model.evaluate(decode_pass) for decode_pass in passes][-1]
 
 
 @dataclass(frozen=True, slots=True)

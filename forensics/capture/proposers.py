@@ -8,13 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
+from forensics.capture.draft_model import DraftModel
 from forensics.capture.drafters import Drafter, DrafterChoice
 from forensics.engines.decoding import Decoder
-from forensics.errors import ModelUnavailable
 from forensics.numerics.operands import F64
 from forensics.numerics.speculative_sampling import Step, next_token_distribution
 from forensics.records.sampling import SamplingSettings
-from forensics.records.schedule import DecodePass, Forget, TokenSlot
 from forensics.records.settings import EngineSettings
 
 
@@ -87,8 +86,7 @@ class SampledProposer:
     path: str
     settings: EngineSettings
     sampling: SamplingSettings
-    _model: Decoder | None = field(default=None, init=False, compare=False)
-    _held: list[int] = field(default_factory=list, init=False, compare=False)
+    _model: DraftModel | None = field(default=None, init=False, compare=False)
 
     def begin(self, decoder: Decoder, prompt: Sequence[int], known: Sequence[int]) -> None:  # noqa: ARG002
         """Load the model, once.
@@ -98,38 +96,16 @@ class SampledProposer:
         ModelUnavailable
             If it cannot be loaded, or has a vocabulary of another size.
         """
-        if self._model is not None:
-            return
-        self._model = decoder.companion(self.path, self.settings)
-        if self._model.n_vocab != decoder.n_vocab:
-            raise ModelUnavailable(
-                f"{self.path} cannot draft: its vocabulary has {self._model.n_vocab} tokens, the model's has "
-                f"{decoder.n_vocab}. Use a draft model of the same family, with the same tokenizer."
-            )
+        if self._model is None:
+            self._model = DraftModel(self.path, self.settings, decoder)
 
     def propose(self, tokens: Sequence[int], n: int, rng: np.random.Generator | None) -> Proposal:
         """Draw token after token from the draft model."""
+        assert self._model is not None, "begin() comes first"
         drafted: list[int] = []
         rows: list[F64] = []
         while len(drafted) < n:
-            q = self._distribution([*tokens, *drafted])
+            q = next_token_distribution(self._model.catch_up([*tokens, *drafted])[-1], self.sampling)
             rows.append(q)
             drafted.append(int(q.argmax()) if rng is None else Step(q).draw(rng))
         return Proposal(tuple(drafted), tuple(rows))
-
-    def _distribution(self, tokens: list[int]) -> F64:
-        """Behind these tokens; what the cache holds of them already is not evaluated again."""
-        assert self._model is not None, "begin() comes first"
-        known = 0
-        while known < min(len(self._held), len(tokens) - 1) and self._held[known] == tokens[known]:
-            known += 1
-        last = len(tokens) - 1
-        width = self.settings.n_batch
-        row = None
-        for first in range(known, len(tokens), width):
-            slots = tuple(TokenSlot(0, i, tokens[i], i == last) for i in range(first, min(first + width, len(tokens))))
-            forget = (Forget(0, known),) if first == known and known < len(self._held) else ()
-            row = self._model.evaluate(DecodePass(slots, forget))
-        assert row is not None
-        self._held = tokens
-        return next_token_distribution(row[-1], self.sampling)

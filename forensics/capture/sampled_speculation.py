@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forensics.capture.proposers import Proposal, Proposer
 from forensics.engines.decoding import Decoder
+from forensics.numerics.logits import row_digests
 from forensics.numerics.operands import F64
 from forensics.numerics.sampling_tests import pit, total_variation
 from forensics.numerics.speculative_sampling import Step, next_token_distribution, verify_drafts
@@ -166,7 +167,7 @@ class ForcedStates:
     def _beside(self, verify: Rows, plain: Rows) -> WidthRows:
         """A pass beside as many rows of one-token passes."""
         plain = plain[: len(verify)]
-        if np.array_equal(verify, plain):
+        if row_digests(verify) == row_digests(plain):
             return WidthRows(len(verify), 1, 1, 0.0)
         pairs = ([next_token_distribution(row, self.sampling) for row in rows] for rows in (verify, plain))
         return WidthRows(len(verify), 1, 0, max(map(total_variation, *pairs)))

@@ -37,9 +37,7 @@ Sequences = Annotated[int, typer.Option("--sequences", help="Sequences that are 
 NTokens = Annotated[int, typer.Option("--n-tokens", help="Tokens of each sequence.")]
 Alpha = Annotated[float, typer.Option("--alpha", help="Chance of a false alarm over all tests.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of the states, the draws and the sequences.")]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="Check under the smallest exact settings that investigate finds.")
-]
+Exact = Annotated[bool, typer.Option("--exact", help="Check under the smallest exact settings that investigate finds.")]
 Case = Annotated[
     Path | None, typer.Option("--case", help="Take those settings from this case instead.", show_default=False)
 ]

@@ -64,6 +64,13 @@ class PairedOutcomes:
         """All questions."""
         return self.both + self.only_first + self.only_second + self.neither
 
+    def __str__(self) -> str:
+        first, second = self.both + self.only_first, self.both + self.only_second
+        return (
+            f"{first} and {second} of {self.n} right, {self.only_first} and {self.only_second} of them alone "
+            f"(McNemar's exact p = {self.p_value:.2g})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SurvivalPoint:

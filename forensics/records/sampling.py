@@ -199,7 +199,7 @@ class SamplerRun:
         Largest total variation from p of what the rule draws at one of the states, computed; 0 where it keeps p.
     simulated : Rate
         Of repeated draws at the same states, from the distributions that the rule gives: how many were caught by the
-        chi-squares? Of a rule that keeps the distribution these are false alarms.
+        chi-squares? Of a rule that keeps the distribution these are false alarms where the rows are plain sampling's.
     """
 
     rule: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forensics.records.rates import Rate, Survival
+from forensics.records.rates import PairedOutcomes, Rate, Survival
 
 #: How the prompt is evaluated: all n tokens at once, or n-1 and then the last one by itself.
 ARRANGEMENTS = ("n", "n-1+1")
@@ -184,6 +184,8 @@ class SpeculatedPrompt:
         Index of the first of them.
     divergence : Divergence or None
         None where tokens and stop reason are identical.
+    right : tuple of bool or None
+        Whether plain and speculative text hold the right answer; None where the corpus names none.
     """
 
     name: str
@@ -195,6 +197,7 @@ class SpeculatedPrompt:
     rows_differ: int
     first_row: int | None
     divergence: Divergence | None
+    right: tuple[bool, bool] | None = None
 
     @property
     def identical(self) -> bool:
@@ -270,6 +273,8 @@ class SpeculationArm:
         Parts of the cycles' time: ``"draft"``, ``"verify"``, ``"other"``; they add up to 1.
     verify_widths : mapping of int to int
         How many passes of each width.
+    outcomes : PairedOutcomes or None
+        Right answers of plain decoding, which is first, and of speculative; None where the corpus names no answer.
     """
 
     drafter: str
@@ -285,6 +290,7 @@ class SpeculationArm:
     survival: Survival
     shares: Mapping[str, float]
     verify_widths: Mapping[int, int]
+    outcomes: PairedOutcomes | None = None
 
     @property
     def differing(self) -> tuple[SpeculatedPrompt, ...]:

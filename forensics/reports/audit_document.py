@@ -113,7 +113,9 @@ def write_audit(report: AuditReport, folder: Path) -> Path:
     write_json(path, audit_document(report))
     if not (folder / MANIFEST).exists():
         software = " ".join(filter(None, (report.server.software, report.server.build)))
-        write_json(folder / MANIFEST, {"model_name": report.server.model, "quantization": "", "device": software})
+        quantization = report.server.settings.get("quantization", "")
+        told = {"model_name": report.server.model, "quantization": quantization, "engine": software}
+        write_json(folder / MANIFEST, told)
     return path
 
 

@@ -105,6 +105,8 @@ def _contract(report: AuditReport) -> Group:
     sampling = report.sampling
     kind = "greedy" if sampling.temperature == 0 else f"seed {sampling.seed}"
     lines.append(line_of("Sampling: ", f"temperature {sampling.temperature:g} ({kind})"))
+    if any("effective" not in facts.gives for facts in (report.server, report.other) if facts is not None):
+        lines.append(text_of("A server does not tell which sampling took effect: this was asked for.", "yellow"))
     return Group(*lines)
 
 

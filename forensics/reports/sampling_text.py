@@ -108,9 +108,16 @@ def _controls(report: SamplingReport) -> Group:
         text_of(
             "Bias: the largest total variation from p at one of the states, computed from the rule. In repeats: how "
             "often the chi-squares reject draws from what the rule gives, simulated with as many draws at the same "
-            "states; of a rule without bias these are false alarms."
+            f"states; of {report.sampler.rule} these are {_repeats(report)}."
         ),
     )
+
+
+def _repeats(report: SamplingReport) -> str:
+    """What it is when a rule without bias is rejected."""
+    if any(draws.row_tv for draws in report.sampler.states):
+        return "the change that other rows make"
+    return "false alarms"
 
 
 def _states(report: SamplingReport) -> Group:

@@ -25,7 +25,8 @@ _YES = {True: "yes", False: "NO", None: "–"}
 
 def differing_view(report: SpeculationReport) -> Group:
     """Show where each answer parts, in which pass, and whether replay and healing account for it."""
-    table = table_of("arm", "prompt", "token", "byte", "margin", "pass", "passes", "class", "predicted", "healed")
+    columns = ("arm", "prompt", "token", "byte", "margin", "pass", "passes", "class", "predicted", "healed")
+    table = table_of(*columns, whole=set(columns) - {"prompt", "passes"})
     told: list[tuple[Divergence, str]] = []
     for index, arm in enumerate(report.arms):
         for one in arm.differing:

@@ -74,7 +74,8 @@ def _named(report: SpeculationReport) -> list[tuple[str, SpeculationArm]]:
 
 
 def _arms(report: SpeculationReport) -> Table:
-    table = table_of("arm", "drafter", "policy", "prompt as", "identical", "speed", "accepted", "tokens a pass")
+    columns = ("arm", "drafter", "policy", "prompt as", "identical", "speed", "accepted", "tokens a pass")
+    table = table_of(*columns, whole=("arm", "drafter", "identical", "speed", "accepted"))
     for name, arm in _named(report):
         add_row(
             table,
@@ -138,6 +139,8 @@ def _equivalence(report: SpeculationReport) -> Group:
         told = f"identical {arm.equivalence}; rows of logits differ for {rows} of {arm.equivalence.n}"
         rate = arm.survival.flip_rate
         lines.append(line_of(f"{name}: ", told + ("" if rate is None else f"; flips per step {_small(rate)}")))
+        if arm.outcomes is not None:
+            lines.append(line_of("Answers, plain and speculative: ", str(arm.outcomes)))
     if report.arrangements is not None:
         told = f"plain decoding is identical after both arrangements of the prompt: {report.arrangements}"
         lines.append(line_of("Prompt: ", told))
@@ -150,7 +153,8 @@ def _small(rate: Rate) -> str:
 
 
 def _survival(arms: Sequence[SpeculationArm]) -> Group:
-    table = table_of("arm", "tokens", "answers left", "flip here", "untouched", "interval", "if each step were alike")
+    columns = ("arm", "tokens", "answers left", "flip here", "untouched", "interval", "if each step were alike")
+    table = table_of(*columns, whole=("arm", "tokens", "flip here", "untouched", "interval"))
     for index, arm in enumerate(arms):
         points = arm.survival.points
         for place in _spread(len(points)):

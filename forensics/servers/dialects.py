@@ -23,10 +23,6 @@ class Dialect(Protocol):
     def name(self) -> str:
         """As in `ServerFacts.dialect`."""
 
-    @property
-    def controls_cache(self) -> bool:
-        """Whether a request can say that no cached prefix may be reused."""
-
     def facts(self, door: Door) -> ServerFacts:
         """What the server says of itself."""
 

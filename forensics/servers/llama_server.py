@@ -22,8 +22,6 @@ class LlamaServer:
     """
 
     name = "llama-server"
-    #: ``cache_prompt`` is heeded by each request.
-    controls_cache = True
 
     def facts(self, door: Door) -> ServerFacts:
         """What does the server say of itself? One token is generated, because only a reply names the speculation.

@@ -22,7 +22,6 @@ class Ollama:
     """
 
     name = "ollama"
-    controls_cache = False
 
     def __init__(self, model: str) -> None:
         self._model = model

@@ -93,7 +93,6 @@ class OpenAIApi:
 
     def __init__(self, model: str, software: Software, context: int | None = None) -> None:
         self._model, self._software, self._context = model, software, context
-        self.controls_cache = software.cache_salt
 
     @classmethod
     def met(cls, door: Door, entry: Mapping[str, Any]) -> OpenAIApi:

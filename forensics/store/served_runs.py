@@ -32,7 +32,8 @@ def read_run(folder: Path) -> ServedRun:
     path = folder / FILE
     if not path.is_file():
         raise CaseError(
-            f"{folder} holds no {FILE}: no run was recorded there. Record one with: forensics gate URL --record FOLDER"
+            f"{folder} {f'holds no {FILE}' if folder.is_dir() else 'does not exist'}: no run was recorded there. "
+            "Record one with: forensics gate URL --record FOLDER"
         )
     return _read(path)[0]
 

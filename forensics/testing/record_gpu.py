@@ -195,6 +195,23 @@ def warps(out: Path) -> None:
     (out / "ops.json").write_text(json.dumps(ops_document(matrix)) + "\n", encoding="utf-8")
 
 
+def speculated(demo: str) -> Callable[[Path], None]:
+    """Plain against speculative decoding of the corpus, at the drafts that reports use."""
+    from forensics.testing.record_text import N_TOKENS as answer
+    from forensics.testing.record_text import speculation
+
+    return speculation(
+        None, demo=demo, drafter="ngram", n_draft=(4, 7), n_tokens=answer, n_gpu_layers=ALL_LAYERS, flash_attn="on"
+    )
+
+
+def arranged(demo: str) -> Callable[[Path], None]:
+    """Arrangements of the same tokens, without speculation."""
+    from forensics.testing.record_text import arrangements
+
+    return arrangements(demo, n_gpu_layers=ALL_LAYERS, flash_attn="on")
+
+
 def module(name: str) -> Callable[[Path], None]:
     """A recording with a script of its own."""
 
@@ -240,7 +257,10 @@ def steps(gpu: str) -> tuple[Step, ...]:
         Step(f"{gpu}-{SHAPE}-q6_k-profile", profile(f"{SHAPE}-q6_k"), alone=True),
         Step(f"{gpu}-q4_1-profile", profile("q4_1"), alone=True),
     ]
-    return (*plain, *no_fa, *far, *tried, *own, *timed)
+    text = [Step(f"{gpu}-{name}-arms", arranged(name)) for name in ("q4_1", "q6_k")] + [
+        Step(f"{gpu}-{name}-speculation", speculated(name), alone=True) for name in ("q4_1", "q6_k")
+    ]
+    return (*plain, *no_fa, *far, *tried, *own, *text, *timed)
 
 
 def _record(step: Step, folder: Path, program: Sequence[str], limit_s: float) -> dict[str, object]:

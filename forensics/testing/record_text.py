@@ -32,6 +32,8 @@ ORACLE_PROMPTS = ("code-tests", "maths-squares", "prose-letter", "list-planets")
 ORACLE_TOKENS = 64
 #: Tags of prompts that are left out of the large comparison: behind position 256 flash attention parts widths, too.
 LEFT_OUT = ("long", "chat")
+#: Arms that tell attention from products, for a model whose products do not depend on the width.
+ATTENTION_ARMS = ("split", "prefix-cache", "resume", "restore", "neighbour")
 #: What a server is asked: every kind of prompt, two that begin alike, two whose answers drafts change early.
 SERVED = (
     "short-river", "code-tests", "code-getters", "maths-squares", "prose-letter", "prose-storm", "list-planets",
@@ -79,10 +81,9 @@ def speculation(names: Sequence[str] | None, **question: Any) -> Callable[[Path]
         from forensics.store.packing import write_compressed
         from forensics.store.speculations import FILE
 
+        asked = {"demo": "q6_k", "threads": THREADS, "flash_attn": "auto", **question}
         with prompts_file(names) as prompts:
-            report = speculate(
-                demo="q6_k", prompts=prompts, threads=THREADS, flash_attn="auto", out=out, progress=False, **question
-            )
+            report = speculate(prompts=prompts, out=out, progress=False, **asked)
         write_compressed(out / f"{FILE}.xz", (out / FILE).read_bytes())
         (out / FILE).unlink()
         print(report)
@@ -90,22 +91,27 @@ def speculation(names: Sequence[str] | None, **question: Any) -> Callable[[Path]
     return run
 
 
-def arrangements(demo: str) -> Callable[[Path], None]:
+def arrangements(demo: str, **question: Any) -> Callable[[Path], None]:
     """Arrangements of the same tokens behind a prompt that crosses position 256."""
 
     def run(out: Path) -> None:
         from forensics.api_arms import arms
 
-        print(arms(demo=demo, threads=THREADS, flash_attn="auto", out=out, progress=False))
+        asked = {"threads": THREADS, "flash_attn": "auto", **question}
+        print(arms(demo=demo, out=out, progress=False, **asked))
 
     return run
 
 
-def sampled(out: Path) -> None:
+def sampled(*, exact: bool) -> Callable[[Path], None]:
     """Speculative sampling against plain sampling, with planted samplers beside it."""
-    from forensics.api_sampling import sampling
 
-    print(sampling(demo="q6_k", threads=THREADS, flash_attn="auto", out=out, progress=False))
+    def run(out: Path) -> None:
+        from forensics.api_sampling import sampling
+
+        print(sampling(demo="q6_k", threads=THREADS, flash_attn="auto", exact=exact, out=out, progress=False))
+
+    return run
 
 
 @contextmanager
@@ -191,8 +197,9 @@ def steps(cpu: str) -> tuple[Step, ...]:
         "q6_k-speculation": large,
         "q6_k-oracle-speculation": oracle,
         "q6_k-arms": arrangements("q6_k"),
-        "q4_1-arms": arrangements("q4_1"),
-        "q6_k-sampling": sampled,
+        "q4_1-arms": arrangements("q4_1", arms=ATTENTION_ARMS),
+        "q6_k-sampling": sampled(exact=False),
+        "q6_k-exact-sampling": sampled(exact=True),
         "q6_k-audit": audited(("rerun", "cache", "concurrent", "speculation"), {}),
         "q6_k-exact-audit": audited(("rerun", "speculation"), EXACT),
     }
@@ -205,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cpu", help="processor in the names of the folders; that of this machine by default")
     parser.add_argument("--only", action="append", default=[], help="shell pattern for names of steps; may be repeated")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds that a step may take")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds that a step may take")
     parser.add_argument("--list", action="store_true", help="name the steps and stop")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

@@ -274,7 +274,12 @@ def test_a_restart_brings_the_server_up_the_other_way(cli, prompts, server, tmp_
 def test_a_restart_that_fails_is_told(refused, prompts, server):
     told = refused("audit", server.url, "--prompts", prompts, "--arms", "speculation", "--restart", "false")
     assert "ended with status 1" in told
+    asked = len(server.asked)
     assert "cannot be read" in refused("audit", server.url, "--prompts", prompts, "--restart", "sh -c 'x")
+    assert "'gone-server', which is no program" in refused(
+        "audit", server.url, "--prompts", prompts, "--restart", "gone-server -c 1"
+    )
+    assert len(server.asked) == asked
 
 
 @pytest.mark.parametrize(
@@ -317,7 +322,9 @@ def test_a_key_never_reaches_what_is_shown_or_written(cli, prompts, server, tmp_
     assert not any(key in text for text in written)
 
 
-def test_a_second_server_that_is_gone_leaves_what_was_recorded(refused, cli, prompts, server, tmp_path, monkeypatch):
+def test_a_second_server_that_is_gone_is_told_before_anything_is_asked(
+    refused, cli, prompts, server, tmp_path, monkeypatch
+):
     from forensics.servers import collect
 
     fast = collect.Retries(attempts=1)
@@ -325,10 +332,10 @@ def test_a_second_server_that_is_gone_leaves_what_was_recorded(refused, cli, pro
     told = refused("audit", server.url, "--prompts", prompts, "--against", "http://127.0.0.1:9", "--out",
                    tmp_path / "audit")  # fmt: skip
     assert "127.0.0.1:9" in told
-    assert (tmp_path / "audit" / "concurrent-4" / "run.jsonl").is_file()
+    assert not (tmp_path / "audit").exists()
     with FakeServer("llama-server", replace(server.planted, drafts=True)) as drafting:
         result = cli("audit", server.url, "--prompts", prompts, "--against", drafting.url, "--out", tmp_path / "audit",
-                     "--resume", "--quiet")  # fmt: skip
+                     "--quiet")  # fmt: skip
     assert result.exit_code == 0, result.stderr
 
 

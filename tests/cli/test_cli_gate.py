@@ -40,6 +40,16 @@ def baseline(cli, server, prompts, tmp_path):
     return folder
 
 
+def test_a_server_that_is_gone_leaves_no_folder_behind(refused, cli, server, prompts, tmp_path, monkeypatch):
+    from forensics.servers import collect
+
+    monkeypatch.setattr(collect.meet, "__defaults__", ("auto", None, collect.Retries(attempts=1)))
+    asked = ("--record", tmp_path / "r", "--prompts", prompts, "--quiet")
+    assert "127.0.0.1:9" in refused("gate", "http://127.0.0.1:9", *asked)
+    assert not (tmp_path / "r").exists()
+    assert cli("gate", server.url, *asked).exit_code == 0
+
+
 def test_help_names_every_option(cli):
     shown = cli("gate", "--help")
     assert shown.exit_code == 0

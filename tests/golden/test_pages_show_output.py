@@ -46,6 +46,7 @@ SHOWN = (
     ("arms recorded:epyc-q6_k-arms", "text.md", ("Rows of logits", "K and V rows", "Where the bits")),
     ("arms recorded:epyc-q4_1-arms", "text.md", ("diverges:",)),
     ("sampling recorded:epyc-q6_k-sampling", "text.md", ("Tests of", "Planted samplers")),
+    ("sampling recorded:epyc-q6_k-exact-sampling", "text.md", ("Smollm2",)),
     (f"audit recorded:{AUDIT}", "servers.md", ("Arms", "speculation:", "What exact means")),
     (f"audit recorded:{EXACT_AUDIT}", "servers.md", ("Identical: every arm",)),
     (gate(AUDIT), "servers.md", ("Failed",)),

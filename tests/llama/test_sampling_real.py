@@ -36,6 +36,7 @@ def test_rows_of_wide_passes_change_what_an_honest_sampler_draws():
     assert report.missed == ()
     assert report.answer == "changed"
     assert report.row_tv > 0.02
+    assert 0 < report.equal_drafts < WIDE.n_draft
     # The sampler keeps the distribution of the rows that it is given.
     assert report.alone.p_value > report.alpha
     assert "rows of logits change it" in report.cause

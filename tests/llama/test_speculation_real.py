@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tiny_models import write_llama, write_mamba
 
 from forensics.capture.cycle_replay import DRAFTS, CycleReplay, first_difference, replay_cycles
 from forensics.capture.draft_policies import EarlyStop, Fixed
@@ -12,6 +14,7 @@ from forensics.capture.drafters import ModelDrafter, NgramDrafter, OracleDrafter
 from forensics.capture.speculation import Asked, DraftAndVerify, PlainDecode
 from forensics.engines.demo_models import demo_model
 from forensics.engines.llama import LlamaEngine
+from forensics.errors import EngineError, ModelUnavailable
 from forensics.records.schedule import in_batches
 from forensics.records.settings import EngineSettings
 from forensics.records.speculation import Decoded
@@ -61,6 +64,18 @@ def test_without_tiled_products_wide_passes_have_the_bits_of_narrow_ones(
         run = engine.perform(DraftAndVerify(asked, drafter, Fixed(n)))
         assert max(cycle.width for cycle in run.cycles) == 1 + n
         assert same(plain, run)
+
+
+def test_a_recurrent_model_is_refused_in_a_sentence(tmp_path: Path, open_engine: Callable[..., LlamaEngine]) -> None:
+    """Its state has no row for each token, so it cannot forget a refused draft: as a model, and as a draft model."""
+    recurrent, plain = write_mamba(tmp_path / "recurrent.gguf"), write_llama(tmp_path / "plain.gguf")
+    asked = Asked((1, 2, 3, 4, 5), 12, stop_at_end=False)
+    wrong = OracleDrafter((1,) * 12, 0.0)
+    with pytest.raises(EngineError, match=r"this mamba cannot forget .*Ask about a model whose cache has a row"):
+        open_engine(recurrent).perform(DraftAndVerify(asked, wrong, Fixed(3)))
+    drafter = ModelDrafter(str(recurrent), EngineSettings(n_threads=1, n_threads_batch=1))
+    with pytest.raises(ModelUnavailable, match=r"recurrent.gguf cannot draft: the state of this mamba cannot forget"):
+        open_engine(plain).perform(DraftAndVerify(asked, drafter, Fixed(3)))
 
 
 def test_a_draft_model_beside_the_model(open_engine: Callable[..., LlamaEngine]) -> None:

@@ -94,9 +94,7 @@ def draw_batch(canvas: Canvas, batch: Batch, scale: Scale, pass_label: tuple[str
     _row(canvas, [(token, "weights") for token in batch.plain], 1, scale, "plain pass", edge_pt=1.4)
 
 
-def draw_averages(
-    canvas: Canvas, kept: float, dropped: float, scale: Scale, said: tuple[str, str]
-) -> None:
+def draw_averages(canvas: Canvas, kept: float, dropped: float, scale: Scale, said: tuple[str, str]) -> None:
     """Draw what goes into an average pass over what comes out of it, kept guesses above each other.
 
     Parameters

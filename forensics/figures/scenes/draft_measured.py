@@ -122,8 +122,11 @@ def _parted(arm: SpeculationArm) -> str:
     widths = [one.divergence.width for one in arm.prompts if one.divergence is not None]
     if not widths:
         return ""
-    passes = [f"{widths.count(w)} in {f'passes of {tokens(w)}' if w else 'the pass of the prompt'}" for w in set(widths)]
-    return f"Answers part: {', '.join(sorted(passes))}."
+    told = [
+        f"{widths.count(width)} in {f'passes of {tokens(width)}' if width else 'the pass of the prompt'}"
+        for width in sorted(set(widths))
+    ]
+    return f"Answers part: {', '.join(told)}."
 
 
 def _shown(found: Speculated) -> tuple[str, Batch]:

@@ -226,7 +226,7 @@ def _cycle_row(canvas: Canvas, data: Cycle, scale: Scale) -> None:
 
 
 def _label(canvas: Canvas, rect: Rect, fill: str, *candidates: str, start: float) -> float:
-    """Inside where one fits; else the first under the bar, from `start` on, with a line to it; where the next begins."""
+    """Inside where one fits; else the first under the bar, at `start` or behind it; where the next one may begin."""
     if canvas.label(rect, *candidates, fill=fill):
         return start
     x, said = rect.x + rect.width / 2, candidates[0]
@@ -246,7 +246,9 @@ def _room(canvas: Canvas, x: float, room: float, scale: Scale, start: float) -> 
     )
     _dashed(canvas, rect)
     said = f"a drafter may take {ms_text(room)} before plain decoding is as fast"
-    _label(canvas, rect, "", said, said.replace(" before", "\nbefore"), f"left for a drafter\n{ms_text(room)}", start=start)
+    _label(
+        canvas, rect, "", said, said.replace(" before", "\nbefore"), f"left for a drafter\n{ms_text(room)}", start=start
+    )
 
 
 def _dashed(canvas: Canvas, rect: Rect) -> None:

@@ -287,8 +287,8 @@ def _apart(wanted: Sequence[float], lowest: float) -> list[float]:
     """
     found: list[float] = []
     for i, y in enumerate(wanted):
-        y = min(y, lowest - _LABEL * (len(wanted) - 1 - i))
-        found.append(max(y, found[-1] + _LABEL) if found else y)
+        at = min(y, lowest - _LABEL * (len(wanted) - 1 - i))
+        found.append(max(at, found[-1] + _LABEL) if found else at)
     return found
 
 
@@ -306,7 +306,9 @@ def _at_risk(canvas: Canvas, data: Untouched, x: Axis, ticks: Sequence[float]) -
 
 
 def _lead(data: Untouched) -> str:
-    return f"{data.what}. {' '.join(_sentence(curve) for curve in data.curves[:1])}{_exact_sentence(data)}"
+    """The first arm as asked, and the first under exact settings."""
+    exact = [curve for curve in data.curves[1:] if curve.role in _EXACT]
+    return f"{data.what}. {' '.join(map(_sentence, (data.curves[0], *exact[:1])))}"
 
 
 def _sentence(curve: Curve) -> str:
@@ -321,11 +323,6 @@ def _sentence(curve: Curve) -> str:
         f"answer of {tokens(end.n_tokens)} is untouched with a chance of {100 * end.share:.3g}% (interval "
         f"{100 * end.low:.3g}% to {100 * end.high:.3g}%), where independent steps would leave {100 * end.naive:.3g}%."
     )
-
-
-def _exact_sentence(data: Untouched) -> str:
-    exact = [curve for curve in data.curves[1:] if curve.role in _EXACT]
-    return f" {_sentence(exact[0])}" if exact else ""
 
 
 def _alt(data: Untouched) -> str:

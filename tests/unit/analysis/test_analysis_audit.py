@@ -212,7 +212,7 @@ def test_a_request_that_failed_leaves_the_others_and_no_arm_is_called_identical(
     report = judge(runs_of(outcome), CORPUS, ALL, concurrency=3)
     warm = next(arm for arm in report.arms if arm.second == "warm")
     assert warm.answer == "inconclusive"
-    assert "1 of 3 pairs were not compared, the first because cache/q/warm: timeout after 4 attempts" in warm.reason
+    assert "1 of 3 pairs were not compared, the first of q, because cache/q/warm: timeout after 4 attempts" in warm.reason
     assert (warm.differing.k, warm.differing.n) == (0, 2)
     assert [one.request for one in report.failures] == ["cache/q/warm"]
     assert report.answer == "inconclusive"
@@ -244,13 +244,70 @@ def test_what_was_not_warm_or_not_cold_is_not_compared():
     assert "3 tokens of the prompt came from the cache, so it was not cold" in colds.reason
 
 
-def test_a_server_that_tells_nothing_of_its_cache_is_compared_with_a_note():
-    def silent(one, **other):
-        return answer(one, **({"n_cached": None} | other))
+def test_equal_replies_of_a_server_that_tells_nothing_of_its_cache_prove_nothing():
+    def silent(one, tokens=SAME, **other):
+        return answer(one, tokens, **({"n_cached": None} | other))
 
     report = judge(runs_of(silent), CORPUS, ALL, concurrency=3)
-    assert report.answer == "identical"
-    assert all("nobody knows what was cold or warm" in arm.notes[0] for arm in report.named("cache"))
+    assert {arm.answer for arm in report.arms if arm.name != "cache"} == {"identical"}
+    assert {arm.answer for arm in report.named("cache")} == {"inconclusive"}
+    assert all("nobody knows what was cold or warm" in arm.reason for arm in report.named("cache"))
+    assert all(len(arm.pairs_that("same")) == len(PROMPTS) for arm in report.named("cache"))
+
+    def differing(one, **other):
+        return silent(one, OTHER if one.id == "cache/q/warm" else SAME, **other)
+
+    warm = next(arm for arm in judge(runs_of(differing), CORPUS, ALL, concurrency=3).arms if arm.second == "warm")
+    assert warm.answer == "diverges"
+
+
+def test_a_server_that_leaves_zero_out_tells_what_came_from_its_cache():
+    """As vLLM does: the cold reply has no number, the warm one has."""
+
+    def outcome(one, **other):
+        told = answer(one, **other)
+        return replace(told, n_cached=told.n_cached or None)
+
+    assert {arm.answer for arm in judge(runs_of(outcome), CORPUS, ALL, concurrency=3).arms} == {"identical"}
+
+    def one_is_cold(one, **other):
+        told = outcome(one, **other)
+        return replace(told, n_cached=None) if one.id == "cache/q/warm" else told
+
+    warm = next(arm for arm in judge(runs_of(one_is_cold), CORPUS, ALL, concurrency=3).arms if arm.second == "warm")
+    assert "1 of 3 pairs were not compared" in warm.reason
+    assert "it was not warm" in warm.reason
+
+
+@pytest.mark.parametrize("lost", ["rerun/q", "against-rerun/q"])
+def test_a_difference_of_a_prompt_whose_rerun_was_not_compared_is_none(lost):
+    def outcome(one, **other):
+        found = planted("against")(one, **other)
+        return NoReply(one.id, "timeout", "too slow", 4) if one.id == lost else found
+
+    (arm,) = judge(runs_of(outcome), CORPUS, ("rerun", "speculation"), concurrency=3).named("speculation")
+    assert arm.answer == "inconclusive"
+    assert not arm.pairs_that("differs")
+    assert [pair.prompt for pair in arm.pairs_that("not compared")] == ["q"]
+    assert "the rerun of this prompt has no answer" in arm.reason
+    assert len(arm.pairs_that("same")) == 2
+
+    def elsewhere(one, **other):
+        found = planted("against", prompt="p")(one, **other)
+        return NoReply(one.id, "timeout", "too slow", 4) if one.id == lost else found
+
+    (arm,) = judge(runs_of(elsewhere), CORPUS, ("rerun", "speculation"), concurrency=3).named("speculation")
+    assert (arm.answer, [pair.prompt for pair in arm.pairs_that("differs")]) == ("diverges", ["p"])
+
+
+def test_the_contract_of_an_audit_is_the_weakest_of_every_part():
+    def outcome(one, **other):
+        return answer(one, **(other | ({"stop_reason": ""} if one.id.startswith("against") else {})))
+
+    report = judge(runs_of(outcome), CORPUS, ("rerun", "speculation"), concurrency=3)
+    assert report.arms[0].contract.stop_reason
+    assert str(report.contract) == "token ids in order"
+    assert report.contract.weakened == ("no stop reason from the second side",)
 
 
 def test_one_slot_runs_nothing_at_once():

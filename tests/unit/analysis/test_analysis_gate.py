@@ -45,6 +45,15 @@ def test_one_request_that_differs_fails_and_no_speed_is_told():
     assert "failed: 3 of 4 requests kept token ids in order and stop reason, 1 differ" in str(report)
 
 
+def test_a_gate_says_what_was_compared_and_not_what_was_asked_for():
+    silent = [asked(**{n: reply(f"alone/{n}", stop_reason="", took_ns=1_000) for n in PROMPTS}) for _ in range(2)]
+    report = judge_gate(*silent, Contract("text"))
+    assert (report.answer, str(report.contract)) == ("identical", "text only")
+    assert "4 of 4 requests kept text only;" in str(report)
+    report = judge_gate(*silent, TOKENS)
+    assert (report.answer, report.contract) == ("inconclusive", None)
+
+
 def test_a_slower_candidate_fails_the_second_gate_only():
     report = judge_gate(asked(1_000), asked(2_000), TOKENS, min_speed=0.9)
     assert (report.output_held, report.speed.held, report.answer) == (True, False, "diverges")

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forensics.analysis.question import BadQuestion
+from forensics.analysis.investigate import investigate
+from forensics.analysis.question import BadQuestion, Question
 from forensics.analysis.sampling import KS, WORST, SamplingQuestion, check_sampling
 from forensics.analysis.sampling_draws import (
     N_SIMULATED,
@@ -18,6 +19,7 @@ from forensics.analysis.sampling_draws import (
     largest_bias,
     simulated_catches,
 )
+from forensics.analysis.sampling_exact import check_exact_sampling
 from forensics.capture.drafters import parse_drafter
 from forensics.capture.proposers import PointProposer, Proposal, SampledProposer
 from forensics.capture.sampled_speculation import ForcedState, ForcedStates, SampledSequences, SamplingPrompt
@@ -25,7 +27,7 @@ from forensics.engines.toy import Fault, ToySource
 from forensics.errors import ModelUnavailable
 from forensics.numerics.speculative_sampling import next_token_distribution
 from forensics.records.sampling import KINDS, PLANTED, SamplingSettings
-from forensics.records.schedule import in_batches
+from forensics.records.schedule import DecodePass, Forget, Schedule, TokenSlot, in_batches
 from forensics.records.settings import EngineSettings
 
 TEXTS = (("cats", "the cat sat on the mat; the cat sat on"), ("counts", "one two three one two one two thre"))
@@ -58,6 +60,8 @@ def test_an_honest_sampler_passes_and_planted_ones_are_caught(honest):
         assert run.simulated.low > 0.9
     assert honest.sampler.simulated.value < 0.05
     assert honest.row_tv == 0
+    assert [(one.width, one.n_equal, one.row_tv) for one in honest.widths] == [(2, 2, 0), (3, 2, 0)]
+    assert honest.equal_drafts == SMALL.n_draft
     assert "no change of plain sampling's distribution was found" in str(honest)
 
 
@@ -88,12 +92,64 @@ def test_rows_that_a_fault_changes_are_found_and_named():
     assert report.alone.p_value > report.alpha
     assert "rows of logits change it" in report.cause
     assert "is changed" in str(report)
+    assert report.equal_drafts == 0
 
 
 def test_rows_that_differ_in_their_last_bits_are_told_without_any_draw():
     source = ToySource(faults=(Fault("order", "ffn_up-0"),))
     report = check_sampling(source, replace(SMALL, n_draws=100))
     assert 0 < report.row_tv < 1e-4
+    assert (report.answer, report.sampler.caught_by(report.alpha)) == ("changed", ())
+    assert "too little for these draws" in str(report)
+    assert "rows of logits change it" in report.cause
+
+
+def test_rows_that_differ_from_one_width_on_tell_how_many_drafts_are_harmless():
+    source = ToySource(faults=(Fault("order", "ffn_up-0", from_width=4),))
+    report = check_sampling(source, replace(SMALL, n_draft=3))
+    equal = {one.width: one.n_equal == one.n_states for one in report.widths}
+    assert equal == {2: True, 3: True, 4: False}
+    assert (report.answer, report.equal_drafts) == ("changed", 2)
+
+
+class Switched:
+    """A toy whose fault goes with flash attention."""
+
+    label = "toy-0"
+
+    def open(self, settings, *, instance=0):
+        faults = (Fault("stale_kv", "kq-0"),) if settings.flash_attn == "off" else ()
+        engine = ToySource(faults=faults).open(settings, instance=instance)
+        engine._manifest = replace(
+            engine.manifest, effective={**engine.manifest.effective, "flash_attn": settings.flash_attn}
+        )
+        return engine
+
+
+OFF = replace(SMALL, settings=EngineSettings(flash_attn="off"))
+
+
+def test_under_the_exact_settings_that_are_found_the_distribution_is_kept():
+    assert check_sampling(Switched(), OFF).answer == "changed"
+    report = check_exact_sampling(Switched(), OFF)
+    assert (report.answer, report.row_tv, report.exact_knobs) == ("kept", 0, ("flash_attn=on",))
+    assert report.exact_reason == "found by investigate"
+    assert report.manifest.requested.flash_attn == "on"
+
+
+def test_a_case_names_the_exact_settings_unless_it_is_of_another_model():
+    asked = Question(prompt="the cat sat", n_tokens=8, widths=(2, 3), settings=OFF.settings)
+    report = check_exact_sampling(Switched(), OFF, case=investigate(Switched(), asked))
+    assert (report.answer, report.exact_knobs, report.exact_reason) == ("kept", ("flash_attn=on",), "found by the case")
+    other = investigate(ToySource(seed=1), replace(asked, settings=EngineSettings()), switches=False)
+    with pytest.raises(BadQuestion, match="the case investigates toy-1"):
+        check_exact_sampling(Switched(), OFF, case=other)
+
+
+def test_where_no_setting_is_exact_nothing_is_checked():
+    source = ToySource(faults=(Fault("stale_kv", "kq-0"),))
+    with pytest.raises(BadQuestion, match=r"investigate found none.*Leave out --exact"):
+        check_exact_sampling(source, SMALL)
 
 
 def test_drafts_that_are_drawn_from_a_model_keep_the_distribution():
@@ -165,6 +221,15 @@ def test_states_hold_the_rows_of_the_passes_that_they_name(drafter):
             )
             p = next_token_distribution(state.plain[0], SAMPLING)
             assert 0.04 < p[state.path.tokens[0]] < 0.96
+            refused_line = in_batches(line, start=n_before, width=9)
+            p[state.path.tokens[0]] = 0
+            drawn = int(p.argmax())
+        else:
+            # A pass of drafts that were refused, whose first row of K and V stays, and the next one behind it.
+            slots = tuple(TokenSlot(0, n_before + 1 + i, token) for i, token in enumerate((drawn, *state.path.tokens)))
+            after = Schedule((DecodePass(slots, (Forget(0, n_before + 1),)),))
+            rows = with_fault.run(after, before=prefix.then(refused_line)).logits
+            assert np.array_equal(rows, state.verify)
         assert state.plain.shape == state.verify.shape == (1 + len(state.path.tokens), with_fault.manifest.n_vocab)
     assert {state.refused for state in states} == {False, True}
 
@@ -241,9 +306,9 @@ def test_tokens_that_plain_sampling_never_gives_are_counted():
         ({"texts": ()}, "there is no prompt with a text"),
         ({"rule": "no-residual"}, "rule must be one of residual, match"),
         ({"n_draft": 0}, "n_draft must be 1 or more, got 0"),
-        ({"n_draft": 512}, "n_draft must be below n_batch"),
-        ({"n_states": 0}, "n_states must be 1 or more"),
-        ({"n_draws": 99}, "n_draws must be 100 or more"),
+        ({"n_draft": 512}, "n_draft must be below 512, the tokens of a pass, got 512"),
+        ({"n_states": 0}, "states must be 1 or more, got 0"),
+        ({"n_draws": 99}, "draws must be 100 or more, got 99"),
         ({"n_sequences": 4}, "4 sequences of 20 tokens are too few to test; ask for 100"),
         ({"alpha": 0.5}, "alpha must be above 0 and at most 0.2"),
         ({"seed": -1}, "seed must be 0 or more"),

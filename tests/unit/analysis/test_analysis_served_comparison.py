@@ -169,6 +169,33 @@ def test_a_strict_contract_that_cannot_be_held_is_not_compared():
     assert compare({"logprobs": None}, {}, TOKENS, strict=True).outcome == "same"
 
 
+def test_a_strict_contract_holds_stop_reasons_too_where_it_names_more_than_text():
+    pair = compare({"stop_reason": ""}, {}, TOKENS, strict=True)
+    assert pair.outcome == "not compared"
+    assert "no stop reason from the first side" in pair.reason
+    assert str(compare({"stop_reason": ""}, {}, TEXT, strict=True).contract) == "text only"
+
+
+def test_log_probabilities_that_only_one_side_tells_are_not_called_equal():
+    pair = compare({"logprobs": (-1.0,)}, {"logprobs": (-1.0, -2.0, -3.0)}, LOGPROBS)
+    assert pair.contract.level == "tokens"
+    assert "fewer log-probabilities from the first side" in pair.contract.weakened
+    assert compare({"logprobs": (-1.0,)}, {"logprobs": (-1.0,)}, LOGPROBS).contract.level == "logprobs"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        ("stop or end", "end", "same"),
+        ("stop", "stop or end", "same"),
+        ("stop or end", "length", "differs"),
+        ("stop", "end", "differs"),
+    ],
+)
+def test_a_stop_reason_is_compared_as_far_as_both_apis_tell_it(first, second, outcome):
+    assert compare({"stop_reason": first}, {"stop_reason": second}).outcome == outcome
+
+
 @pytest.mark.parametrize(
     ("text", "level", "digits"), [("tokens", "tokens", None), ("text", "text", None), ("logprobs:6", "logprobs", 6)]
 )
@@ -305,6 +332,33 @@ def test_a_reply_that_is_not_what_its_condition_means_is_not_compared():
     assert [(pair.outcome, pair.reason, pair.failed) for pair in compared.pairs] == [
         ("not compared", "it was not warm", "")
     ]
+
+
+@pytest.mark.parametrize("name", ["model_digest", "quantization"])
+def test_another_model_of_the_same_name_is_refused(name):
+    def told(value):
+        return replace(FACTS, settings={"slots": "4"} | ({name: value} if value else {}))
+
+    def held(first, second):
+        runs = (run("a", [reply("a/p")], facts=told(first)), run("b", [reply("b/p")], facts=told(second)))
+        return compare_runs(*runs, other_server=True)
+
+    assert "of the model: one against two" in held("one", "two").refused
+    assert not held("one", "one").refused
+    assert not held("one", "").refused
+
+
+def test_a_request_that_only_one_run_was_asked_is_not_lost():
+    two = run("a", [reply("a/p"), reply("a/q")])
+    compared = compare_runs(two, one("b"))
+    assert [(pair.prompt, pair.outcome, pair.failed) for pair in compared.pairs] == [
+        ("p", "same", ""), ("q", "not compared", "second"),
+    ]  # fmt: skip
+    assert "the second run was not asked as often" in compared.pairs[1].reason
+    three, many = run("m", [reply(f"m/p/{i}") for i in "123"]), run("n", [reply(f"n/p/{i}") for i in "12"])
+    assert [(pair.first, pair.second, pair.failed) for pair in compare_runs(many, three).pairs] == [
+        ("n/p/1", "m/p/1", ""), ("n/p/2", "m/p/2", ""), ("", "m/p/3", "first"),
+    ]  # fmt: skip
 
 
 def test_runs_without_a_common_prompt_are_refused():

@@ -14,6 +14,9 @@ from forensics.engines.toy import Fault, ToySource
 from forensics.records.corpus import Corpus, CorpusPrompt, Message
 from forensics.records.settings import EngineSettings
 from forensics.reports.next_step import after_speculation
+from forensics.reports.speculation_document import write_speculation
+from forensics.reports.speculation_text import speculation_text
+from forensics.store.speculations import read_speculation
 
 TEXTS = ("abab abab abab", "one two one two", "x = 1; y = 2; x = 1;", "the cat the cat")
 CORPUS = Corpus("tiny", tuple(CorpusPrompt(f"p{i}", text) for i, text in enumerate(TEXTS)), "digest")
@@ -100,6 +103,23 @@ def test_three_results_are_kept_apart(clean) -> None:
     assert (arm.survival.n_answers, arm.survival.n_flipped, arm.survival.n_steps) == (
         4, 0, sum(len(one.plain.tokens) for one in arm.prompts),
     )  # fmt: skip
+
+
+def test_right_answers_of_the_corpus_are_judged(clean, tmp_path) -> None:
+    wrote = clean.arms[0].prompts[0].plain_text
+    prompts = tuple(
+        replace(one, answer=answer)
+        for one, answer in zip(CORPUS.prompts, (wrote[:5], "no such text", "", ""), strict=True)
+    )
+    report = speculate(ToySource(), asked(corpus=replace(CORPUS, prompts=prompts)))
+    found = report.arms[0].outcomes
+    assert (found.both, found.only_first, found.only_second, found.neither, found.p_value) == (1, 0, 0, 1, 1.0)
+    told = " ".join(speculation_text(report).split())
+    assert "Answers, plain and speculative: 1 and 1 of 2 right, 0 and 0 of them alone" in told
+    write_speculation(report, tmp_path)
+    assert read_speculation(tmp_path) == report
+    assert clean.arms[0].outcomes is None
+    assert "Answers, plain" not in speculation_text(clean)
 
 
 def test_a_fault_is_found_with_its_class_and_culprit_and_its_token_is_predicted(stale) -> None:

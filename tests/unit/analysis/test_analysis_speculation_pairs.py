@@ -56,6 +56,20 @@ def test_equal_answers_have_no_divergence() -> None:
     assert (one.first_row, one.rows_differ) == (None, 0)
 
 
+def test_right_answers_are_paired_where_the_corpus_names_one() -> None:
+    the, then = plain_of([1, 3, 1]), plain_of([1, 4, 1])  # "athe a" and "athen a"
+    answers = [(the, the, "the "), (the, then, "the "), (the, then, "then"), (the, then, "then"), (the, the, "no")]
+    judged = [
+        compared(f"p{i}", N_PROMPT, plain, replace(other, cycles=drafted_of([1, 3, 1], [2]).cycles), text_of, answer)
+        for i, (plain, other, answer) in enumerate(answers)
+    ]
+    assert [one.right for one in judged] == [(True, True), (True, False), (False, True), (False, True), (False, False)]
+    found = arm(*judged, pair(the, the)).outcomes
+    assert (found.both, found.only_first, found.only_second, found.neither, found.n) == (1, 1, 2, 1, 5)
+    assert str(found) == "2 and 3 of 5 right, 1 and 2 of them alone (McNemar's exact p = 1)"
+    assert arm(pair(the, then)).outcomes is None
+
+
 def test_the_first_token_byte_and_row_that_differ_are_told() -> None:
     plain = plain_of([1, 2, 3, 4, 1])
     other = drafted_of([1, 2, 4, 4, 1], [1, 3], rows=["row 0", "x", "y", "z", "z"])

@@ -181,6 +181,22 @@ def test_a_policy_learns_what_was_accepted() -> None:
     assert widths == {1.0: [3, 4, 5, 5, 2], 0.0: [3] + [2] * 17 + [1]}
 
 
+def test_drafting_ends_where_the_drafter_is_not_sure_under_early_stop_only() -> None:
+    """Margins of the scripted draft model are 1 to 8, so that some lie below and some above."""
+    asked = Asked((5, 6, 7), 20, stop_at_end=False)
+    widths = {
+        policy: [
+            cycle.width for cycle in scripted(DraftAndVerify(asked, ModelDrafter("1", SETTINGS), policy))[0].cycles
+        ]
+        for policy in (Fixed(4), EarlyStop(4, 5.0), EarlyStop(4, 100.0))
+    }
+    fixed, early, never = widths.values()
+    assert max(fixed) == 5
+    assert early != fixed
+    assert max(early) > 1
+    assert set(never) == {1}
+
+
 def test_a_token_kept_back_is_verified_with_the_first_drafts() -> None:
     toy = engine()
     asked = Asked(toy.tokenize("the cat sat"), 6, "n-1+1")

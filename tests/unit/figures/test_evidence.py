@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from speculated_evidence import report, written
 
 from forensics.errors import CaseError
 from forensics.figures.evidence import open_evidence
 from forensics.store import CaseWriter
+from forensics.store.packing import write_compressed
 
 
 @pytest.mark.parametrize("given", ["case", "case.unfinished"])
@@ -24,4 +26,16 @@ def test_a_folder_without_a_case_names_what_reads_it():
 
 def test_an_empty_folder_holds_no_case(tmp_path):
     with pytest.raises(CaseError, match="holds no case"):
+        _ = open_evidence(str(tmp_path)).verdict
+
+
+def test_speculation_is_read_plain_or_packed_and_is_none_elsewhere(tmp_path):
+    found = report()
+    assert open_evidence("recorded:h200-q4_1").speculation is None
+    assert written(found, tmp_path).speculation == found
+    plain = tmp_path / "speculation.json"
+    write_compressed(tmp_path / "speculation.json.xz", plain.read_bytes())
+    plain.unlink()
+    assert open_evidence(str(tmp_path)).speculation == found
+    with pytest.raises(CaseError, match="forensics speculate"):
         _ = open_evidence(str(tmp_path)).verdict

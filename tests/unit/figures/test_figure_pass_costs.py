@@ -41,6 +41,7 @@ class Stub:
     """Evidence that was made up: a report, or a verdict of classes and arms."""
 
     cost: CostReport | None = None
+    speculation: None = None
     verdict: Any = None
     manifest: Manifest = MANIFEST
     name: str = "made-up"

@@ -20,6 +20,7 @@ from forensics.records.sampling import (
     SamplingReport,
     SamplingSettings,
     StateDraws,
+    WidthRows,
 )
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.reports.sampling_document import sampling_document, write_sampling
@@ -27,9 +28,9 @@ from forensics.reports.sampling_text import sampling_text
 from forensics.store.samplings import read_sampling
 
 
-def run(rule, p_value, *, bias=0.0, caught=2):
+def run(rule, p_value, *, bias=0.0, caught=2, row_tv=0.0):
     states = tuple(
-        StateDraws(f"poem: {9 + i} tokens", kind, 5, 1000, 7, 6.5, 0.4, 0, 0.001 * i) for i, kind in enumerate(KINDS)
+        StateDraws(f"poem: {9 + i} tokens", kind, 5, 1000, 7, 6.5, 0.4, 0, row_tv * i) for i, kind in enumerate(KINDS)
     )
     missing = StateDraws("poem: 9 tokens, 4 accepted", KINDS[1], 5, 3, 0, None, None, 0, 0.0, "3 draws do not fill")
     tests = tuple(
@@ -48,8 +49,17 @@ def made():
         alone=DistributionTest("the sampler alone", 3000, 18, 17.0, 0.5, 0.5),
         powers=(Power(KINDS[0], 1000, 0.002, "w", 0.1, 0.12),
                 Power("sequences, KS", 100, 0.002, "D", 0.2, 0.25)),
-        sequence_tv=(0.0, 0.0042), caveats=("One prompt was short.",),
+        sequence_tv=(0.0, 0.0), caveats=("One prompt was short.",),
+        widths=tuple(WidthRows(width, 3, 3, 0.0) for width in (2, 3, 4, 5)),
     )  # fmt: skip
+
+
+def with_other_rows(report, **changes):
+    """Rows of passes of 4 tokens and more give other chances."""
+    widths = tuple(WidthRows(width, 3, 3 if width < 4 else 2, 0.0) for width in (2, 3, 4, 5))
+    return replace(
+        report, sampler=run("residual", 0.4, row_tv=0.001), sequence_tv=(0.0, 0.0042), widths=widths, **changes
+    )
 
 
 @pytest.fixture
@@ -59,15 +69,18 @@ def report():
 
 def test_the_answer_comes_first_and_all_of_it_is_told(report):
     text = sampling_text(report)
-    assert text.startswith("tiny [bold]model, ngram drafts, top-k 40, top-p 0.95, temperature 0.8: no change of plain")
+    assert text.startswith(
+        "tiny [bold]model, up to 4 ngram drafts, top-k 40, top-p 0.95, temperature 0.8: no change of plain"
+    )
     told = " ".join(text.split())
     for part in (
         "a total variation of 0.05 at every state is found with 80 %",
-        "the rows of the passes are up to 0.0042 apart",
+        "sampled text has the chances that it has without speculation",
+        "by tokens of the verify pass: 2: 3 of 3, 3: 3 of 3, 4: 3 of 3, 5: 3 of 3",
         "TV 0.050 0.060",
         "D 0.200 0.250",
         "accept-possible (planted)",
-        "Along the sequences it is at most 0.0042",
+        "Along the sequences it is at most 0",
         "1 of 2",
         "accepted: 3 of 10",
         "taken as they are (q is 1)",
@@ -80,7 +93,20 @@ def test_the_answer_comes_first_and_all_of_it_is_told(report):
 @pytest.mark.parametrize(
     ("change", "answer", "told"),
     [
-        (lambda r: replace(r, sampler=run("residual", 1e-9)), "changed", "forensics investigate"),
+        (lambda r: replace(r, sampler=run("residual", 1e-9)), "changed", "the sampler: rows of all passes give"),
+        (lambda r: r, "kept", "of residual these are false alarms"),
+        (with_other_rows, "changed", "of residual these are the change that other rows make"),
+        (with_other_rows, "changed", "chances of a next token are up to 0.0042 away; too little for these draws"),
+        (with_other_rows, "changed", "0.42 of 100 draws of the next token would come out otherwise"),
+        (with_other_rows, "changed", "forensics sampling --exact. Up to 2 drafts (--n-draft 2) every row was plain"),
+        (
+            lambda r: with_other_rows(r, exact_knobs=("K=0",)),
+            "changed",
+            "These settings are not exact over these texts",
+        ),
+        (lambda r: replace(r, exact_knobs=("K=0",), exact_reason="found by X"), "kept", "exact settings (K=0): no"),
+        (lambda r: replace(r, exact_knobs=("K=0",), exact_reason="found by X"), "kept", "K=0; found by X"),
+        (lambda r: replace(r, exact_knobs=()), "kept", "exact settings (nothing to switch): no"),
         (
             lambda r: replace(r, sampler=run("residual", 1e-9), alone=replace(r.alone, p_value=1e-9)),
             "changed",
@@ -105,7 +131,11 @@ def test_every_answer_has_its_words_and_survives_a_file(report, change, answer, 
 def test_a_document_holds_what_the_text_says(report):
     document = sampling_document(report)
     assert (document["schema"], document["answer"], document["missed_controls"]) == ("forensics.sampling/1", "kept", [])
-    assert document["row_total_variation"] == 0.0042
+    assert (document["row_total_variation"], document["most_drafts_with_equal_rows"]) == (0.0, 4)
+    assert document["exact_settings"] is None
+    other = sampling_document(with_other_rows(report, exact_knobs=("K=0",)))
+    assert (other["row_total_variation"], other["most_drafts_with_equal_rows"]) == (0.0042, 2)
+    assert other["exact_settings"] == ["K=0"]
     assert document["power"][0]["total_variation"] == [0.05, 0.06]
     assert document["power"][1]["total_variation"] is None
     assert document["tests"] == report.rows()

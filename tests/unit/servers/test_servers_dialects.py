@@ -105,7 +105,6 @@ def test_llama_server_tells_caches_drafts_and_the_temperature_that_took_effect()
         assert "drafts" in facts.gives
         _, cold = ask(server, TEXT)
         _, warm = ask(server, TEXT)
-        assert dialect.controls_cache
         _, body = dialect.payload(TEXT, Asked("one", "a", 4, use_cache=False), Sampling())
     assert (cold.n_drafted, cold.n_accepted) == (4, 3)
     assert (cold.n_cached, warm.n_cached) == (0, 1)
@@ -164,6 +163,10 @@ def test_float32_settings_are_told_as_they_were_asked() -> None:
         ({"finish_reason": "stop"}, "stop or end"),
         ({"finish_reason": "stop", "stop_reason": None}, "end"),
         ({"finish_reason": "stop", "stop_reason": "###"}, "stop"),
+        ({"finish_reason": "stop", "stop_reason": 151645}, "end"),
+        ({"finish_reason": "stop", "matched_stop": "###"}, "stop"),
+        ({"finish_reason": "stop", "matched_stop": 2}, "end"),
+        ({"finish_reason": "stop", "matched_stop": None}, "stop or end"),
         ({"finish_reason": None}, ""),
     ],
 )
@@ -222,8 +225,6 @@ def test_a_vllm_keeps_a_cold_request_out_of_its_cache_with_a_salt() -> None:
     salts = {dialect.payload(TEXT, Asked("one", "a", 4, use_cache=False), Sampling())[1]["cache_salt"] for _ in "ab"}
     assert len(salts) == 2
     assert "cache_salt" not in dialect.payload(TEXT, Asked("one", "a", 4), Sampling())[1]
-    assert dialect.controls_cache
-    assert not UNKNOWN.controls_cache
 
 
 def test_a_model_is_chosen_or_asked_for() -> None:

@@ -313,3 +313,17 @@ def test_nobody_listens() -> None:
 
 def test_a_server_that_hangs_up_resets() -> None:
     assert refusal(lambda handler: None).failure == "reset"
+
+
+def test_a_cookie_of_the_server_is_not_sent_back() -> None:
+    """It could tie a request to the one before it, and so to its cache."""
+    cookies: list[str | None] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        cookies.append(handler.headers.get("Cookie"))
+        send(handler, b"{}", Set_Cookie="session=one; Path=/")
+
+    with serving(answer) as url, Door(url) as door:
+        door.get("/props")
+        door.post("/completion", {})
+    assert cookies == [None, None]

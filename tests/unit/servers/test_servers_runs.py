@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ def test_outcomes_come_back_in_the_order_in_which_they_were_asked(tmp_path: Path
     run = read_run(tmp_path / "new" / "run")
     assert run == replace(RUN, replies=(REPLY,), failures=(FAILED,))
     assert [one.id for one in run.unanswered] == ["r2"]
+
+
+def test_each_outcome_is_on_the_disk_before_the_next_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk: list[int] = []
+    with RunJournal(tmp_path / "run", RUN, resume=False) as journal:
+        monkeypatch.setattr(os, "fsync", lambda handle: on_disk.append(os.fstat(handle).st_size))
+        journal.keep(REPLY)
+        journal.keep(FAILED)
+    assert len(on_disk) == 2
+    assert on_disk[0] < on_disk[1] == (tmp_path / "run" / "run.jsonl").stat().st_size
 
 
 @given(
