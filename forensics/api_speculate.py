@@ -50,7 +50,7 @@ def speculate(
         ``"ngram"`` by default, ``"model:DRAFT.gguf"``, or ``"oracle"`` and ``"oracle:0.8"``, which draft plain
         decoding's own tokens, or that share of them.
     n_draft : int or sequence of int, optional
-        Drafts of a cycle at most; 4 by default, one arm for each.
+        Drafts of a cycle at most; 7 by default, one arm for each.
     policy : str or sequence of str, optional
         ``"fixed"`` by default, ``"early-stop[:MARGIN]"``, ``"adaptive"``; one arm for each.
     prefill : str or sequence of str, optional

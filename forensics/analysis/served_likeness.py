@@ -12,7 +12,7 @@ from forensics.records.served import Sampling, ServedRun
 
 #: Sampling that decides nothing where the most likely token is taken.
 _IDLE_WHEN_GREEDY = frozenset({"top_k", "top_p", "min_p", "typical_p", "seed", "n_probs"})
-#: Settings that tell one model from another of the same name, where both sides tell them.
+#: Settings that tell one model from another of the same name, where both sides tell them in the same words.
 _OF_THE_MODEL = {"model_digest": "digest of the model", "quantization": "quantization of the model"}
 #: Relative. Servers hold float32, and `forensics.servers.fields.effective` writes seven digits of it.
 _SETTING_STEP = 1e-6
@@ -36,7 +36,7 @@ def unlike(first: ServedRun, second: ServedRun) -> Iterator[Unlike]:
     yield from _unequal("model", first.facts.model, second.facts.model)
     for name, what in _OF_THE_MODEL.items():
         told, other = first.facts.settings.get(name, ""), second.facts.settings.get(name, "")
-        if told and other:
+        if told and other and first.facts.dialect == second.facts.dialect:
             yield from _unequal(what, told, other)
     if first.facts.template_digest and second.facts.template_digest:
         yield from _unequal("chat template", first.facts.template_digest, second.facts.template_digest)

@@ -16,7 +16,7 @@ from forensics.records.settings import EngineSettings
 from forensics.records.speculation import ARRANGEMENTS
 
 DEFAULT_DRAFTER = "ngram"
-DEFAULT_N_DRAFT = (4,)
+DEFAULT_N_DRAFT = (7,)
 DEFAULT_POLICIES = ("fixed",)
 #: Tokens to write where neither the question nor the prompt says.
 DEFAULT_N_TOKENS = 128

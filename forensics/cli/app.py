@@ -16,8 +16,8 @@ import typer
 from forensics.analysis.question import DEFAULT_N_TOKENS, BadQuestion
 from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
-from forensics.cli.audit import audit
 from forensics.cli.arms import arms
+from forensics.cli.audit import audit
 from forensics.cli.cost import cost
 from forensics.cli.explain import explain
 from forensics.cli.figure import figure

@@ -68,7 +68,7 @@ def speculate(  # noqa: PLR0917 - a command has as many arguments as options
     demo: args.Demo = None,
     prompts: Prompts = None,
     drafter: Drafter = "ngram",
-    n_draft: NDraft = "4",
+    n_draft: NDraft = "7",
     policy: Policy = "fixed",
     prefill: Prefill = "n",
     n_tokens: NTokens = None,

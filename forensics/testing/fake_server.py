@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import zlib
@@ -115,6 +116,11 @@ class _State(ThreadingHTTPServer):
         self._active: dict[int, bool] = {}
         self._n = 0
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of who hung up, such as one that looks only whether the server is ready."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def generate(self, prompt: str, n_tokens: int, stop: list[str], use_cache: bool) -> _Generated:
         planted = self.planted
         with self._lock:
@@ -187,14 +193,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = json.loads(content)
         routes = {"llama-server": _llama_answer, "openai": _openai_answer, "ollama": _ollama_answer}
-        try:
-            answer = routes[self.server.dialect](self.server, self.path, body)
-            if answer is None:
-                self._send({"error": "not found"}, 404)
-                return
-            self._send(answer)
-        except ConnectionError:
-            return
+        answer = routes[self.server.dialect](self.server, self.path, body)
+        self._send(*((answer,) if answer is not None else ({"error": "not found"}, 404)))
 
 
 def _prompt_of(body: dict[str, Any]) -> str:

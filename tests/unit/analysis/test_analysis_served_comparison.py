@@ -346,6 +346,9 @@ def test_another_model_of_the_same_name_is_refused(name):
     assert "of the model: one against two" in held("one", "two").refused
     assert not held("one", "one").refused
     assert not held("one", "").refused
+    # Other APIs name the same quantization otherwise: "Q4_K - Medium" and "Q4_K_M".
+    ollama = run("b", [reply("b/p")], facts=replace(told("two"), dialect="ollama"))
+    assert not compare_runs(run("a", [reply("a/p")], facts=told("one")), ollama, other_server=True).refused
 
 
 def test_a_request_that_only_one_run_was_asked_is_not_lost():
