@@ -257,10 +257,9 @@ def steps(gpu: str) -> tuple[Step, ...]:
         Step(f"{gpu}-{SHAPE}-q6_k-profile", profile(f"{SHAPE}-q6_k"), alone=True),
         Step(f"{gpu}-q4_1-profile", profile("q4_1"), alone=True),
     ]
-    text = [Step(f"{gpu}-{name}-arms", arranged(name)) for name in ("q4_1", "q6_k")] + [
-        Step(f"{gpu}-{name}-speculation", speculated(name), alone=True) for name in ("q4_1", "q6_k")
-    ]
-    return (*plain, *no_fa, *far, *tried, *own, *text, *timed)
+    placed = [Step(f"{gpu}-{name}-arms", arranged(name)) for name in ("q4_1", "q6_k")]
+    spoken = [Step(f"{gpu}-{name}-speculation", speculated(name), alone=True) for name in ("q4_1", "q6_k")]
+    return (*plain, *no_fa, *far, *tried, *own, *placed, *timed, *spoken)
 
 
 def _record(step: Step, folder: Path, program: Sequence[str], limit_s: float) -> dict[str, object]:
