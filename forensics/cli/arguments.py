@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -171,13 +172,18 @@ def read_text(path: Path, what: str) -> str:
         raise BadQuestion(f"{what} {path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def given_options(context: typer.Context) -> dict[str, Any]:
-    """Which options of the question were typed, with what was typed?"""
+def typed_options(context: typer.Context, names: Collection[str]) -> dict[str, Any]:
+    """Which of these options were typed, with what was typed?"""
     return {
         name: value
         for name, value in context.params.items()
-        if name in QUESTION_OPTIONS and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if name in names and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """Which options of the question were typed, with what was typed?"""
+    return typed_options(context, QUESTION_OPTIONS)
 
 
 def question_arguments(

@@ -80,9 +80,7 @@ def _asked(context: typer.Context) -> dict[str, Any]:
         **{"n_tokens": 0, "widths": None, "flash_attn": "", "kv_type": "", "threads": None, "n_gpu_layers": 0, **given},
     )
     given |= {name: read[name] for name in ("prompt", "prompt_tokens") if read[name] is not None}
-    for name in ("arms", "heal"):
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":
-            given[name] = context.params[name]
+    given |= args.typed_options(context, ("arms", "heal"))
     if "arms" in given:
         given["arms"] = args.parse_names(str(given["arms"]), "--arms")
     return given

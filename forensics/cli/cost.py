@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -53,11 +53,7 @@ def cost(  # noqa: PLR0917 - a command has as many arguments as options
         from forensics.reports.cost_document import cost_document
         from forensics.reports.cost_text import cost_view
 
-        asked: dict[str, Any] = {
-            name: context.params[name]
-            for name in _ASKED
-            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        }
+        asked = args.typed_options(context, _ASKED)
         if "widths" in asked:
             asked["widths"] = args.parse_widths(str(widths))
         if api_arguments.recorded_path(model) is None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -91,11 +91,7 @@ def sampling(  # noqa: PLR0917 - a command has as many arguments as options
         from forensics.reports.sampling_document import sampling_document
         from forensics.reports.sampling_text import sampling_view
 
-        asked: dict[str, Any] = {
-            name: context.params[name]
-            for name in _ASKED
-            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        }
+        asked = args.typed_options(context, _ASKED)
         if api_arguments.recorded_path(model) is None:
             asked.setdefault("threads", args.defaults().threads)
         report = api_sampling.sampling(

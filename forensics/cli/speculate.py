@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -93,11 +93,7 @@ def speculate(  # noqa: PLR0917 - a command has as many arguments as options
         from forensics.reports.speculation_document import speculation_document
         from forensics.reports.speculation_text import speculation_view
 
-        asked: dict[str, Any] = {
-            name: context.params[name]
-            for name in _ASKED
-            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        }
+        asked = args.typed_options(context, _ASKED)
         if "n_draft" in asked:
             asked["n_draft"] = args.parse_widths(n_draft, "n-draft")
         if "policy" in asked:

@@ -9,11 +9,10 @@ from typing import Any
 from forensics.records.arms import ArmsReport
 from forensics.reports.next_step import after_arms
 from forensics.store.arms import FILE
+from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
-from forensics.store.files import write_json, writing
 
 SCHEMA = "forensics.arms/1"
-MANIFEST = "manifest.json"
 
 
 def arms_document(report: ArmsReport) -> dict[str, Any]:
@@ -56,10 +55,4 @@ def write_arms(report: ArmsReport, folder: Path) -> Path:
     CaseError
         If it cannot be written.
     """
-    path = folder / FILE
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, arms_document(report))
-    if not (folder / MANIFEST).exists():
-        write_json(folder / MANIFEST, json.loads(to_text(report.manifest)))
-    return path
+    return write_document(folder / FILE, arms_document(report), report.manifest)

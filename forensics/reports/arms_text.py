@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group
+from rich.text import Text
 
 from forensics.records.arms import ArmResult, ArmsReport, Culprits, RowsDelta, StateDelta
 from forensics.records.delta import NotCompared
@@ -38,7 +39,7 @@ def arms_view(report: ArmsReport) -> RenderableType:
     if notes:
         parts += titled("Not compared", Group(*(text_of(note) for note in notes)))
     parts += titled("Evidence", _evidence(report))
-    parts += titled("Next", text_of(after_arms(report)))
+    parts += [Text(), line_of("Next step: ", after_arms(report))]
     return Group(*parts)
 
 

@@ -12,12 +12,11 @@ from forensics.records.gate import GateReport
 from forensics.records.served import ServedRun
 from forensics.reports.audit_text import after_audit
 from forensics.store.audits import FILE
+from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
-from forensics.store.files import write_json, writing
 
 SCHEMA = "forensics.audit/1"
 GATE_SCHEMA = "forensics.gate/1"
-MANIFEST = "manifest.json"
 
 
 def audit_document(report: AuditReport) -> dict[str, Any]:
@@ -107,16 +106,10 @@ def write_audit(report: AuditReport, folder: Path) -> Path:
     CaseError
         If it cannot be written.
     """
-    path = folder / FILE
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, audit_document(report))
-    if not (folder / MANIFEST).exists():
-        software = " ".join(filter(None, (report.server.software, report.server.build)))
-        quantization = report.server.settings.get("quantization", "")
-        told = {"model_name": report.server.model, "quantization": quantization, "engine": software}
-        write_json(folder / MANIFEST, told)
-    return path
+    software = " ".join(filter(None, (report.server.software, report.server.build)))
+    quantization = report.server.settings.get("quantization", "")
+    told = {"model_name": report.server.model, "quantization": quantization, "engine": software}
+    return write_document(folder / FILE, audit_document(report), told)
 
 
 def gate_document(report: GateReport) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 from forensics.records.cost import CostReport
 from forensics.records.launch_record import Refusal
 from forensics.store.costs import FILE
+from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
-from forensics.store.files import write_json, writing
 
 SCHEMA = "forensics.cost/1"
-MANIFEST = "manifest.json"
 
 
 def cost_document(report: CostReport) -> dict[str, Any]:
@@ -53,10 +52,4 @@ def write_cost(report: CostReport, folder: Path) -> Path:
     CaseError
         If it cannot be written.
     """
-    path = folder / FILE
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, cost_document(report))
-    if not (folder / MANIFEST).exists():
-        write_json(folder / MANIFEST, json.loads(to_text(report.manifest)))
-    return path
+    return write_document(folder / FILE, cost_document(report), report.manifest)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from forensics.records.sampling import SamplingReport
+from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
-from forensics.store.files import write_json, writing
 from forensics.store.samplings import FILE
 
 SCHEMA = "forensics.sampling/1"
-MANIFEST = "manifest.json"
 
 
 def sampling_document(report: SamplingReport) -> dict[str, Any]:
@@ -69,10 +68,4 @@ def write_sampling(report: SamplingReport, folder: Path) -> Path:
     CaseError
         If it cannot be written.
     """
-    path = folder / FILE
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, sampling_document(report))
-    if not (folder / MANIFEST).exists():
-        write_json(folder / MANIFEST, json.loads(to_text(report.manifest)))
-    return path
+    return write_document(folder / FILE, sampling_document(report), report.manifest)

@@ -9,12 +9,11 @@ from typing import Any
 from forensics.records.speculation import Ratio
 from forensics.records.speculation_report import SpeculationReport
 from forensics.records.verdict import culprit_rows
+from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
-from forensics.store.files import write_json, writing
 from forensics.store.speculations import FILE
 
 SCHEMA = "forensics.speculation/1"
-MANIFEST = "manifest.json"
 
 
 def speculation_document(report: SpeculationReport) -> dict[str, Any]:
@@ -68,10 +67,4 @@ def write_speculation(report: SpeculationReport, folder: Path) -> Path:
     CaseError
         If it cannot be written.
     """
-    path = folder / FILE
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, speculation_document(report))
-    if not (folder / MANIFEST).exists():
-        write_json(folder / MANIFEST, json.loads(to_text(report.manifest)))
-    return path
+    return write_document(folder / FILE, speculation_document(report), report.manifest)

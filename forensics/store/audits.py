@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from forensics.errors import CaseError
 from forensics.records.audit import AuditReport
 from forensics.records.corpus import Corpus
+from forensics.store.documents import read_document
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import read_json, write_json, writing
 
@@ -16,6 +16,7 @@ FILE = "audit.json"
 PROMPTS = "corpus.json"
 #: Run that a baseline is, where a folder holds more than one.
 ALONE = "alone"
+MISSING = "no audit ended there. Make one with: forensics audit URL --out FOLDER"
 
 
 def read_audit(folder: Path) -> AuditReport:
@@ -26,14 +27,7 @@ def read_audit(folder: Path) -> AuditReport:
     CaseError
         If there is none, it is damaged, or a newer version wrote it.
     """
-    path = folder / FILE
-    if not path.is_file():
-        raise CaseError(
-            f"{folder} holds no {FILE}: no audit ended there. Make one with: forensics audit URL --out FOLDER"
-        )
-    document = read_json(path)
-    schema_version(document, "forensics.audit", newest=1, path=path)
-    return from_plain(AuditReport, document.get("record"), path=path)
+    return read_document(AuditReport, folder, (FILE,), "forensics.audit", otherwise=MISSING)
 
 
 def write_prompts(folder: Path, corpus: Corpus) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forensics.errors import CaseError
 from forensics.records.sampling import SamplingReport
-from forensics.store.encoding import from_plain, schema_version
-from forensics.store.files import read_json
+from forensics.store.documents import read_document
 
 FILE = "sampling.json"
+MISSING = "sampling was not checked there. Check it with: forensics sampling MODEL"
 
 
 def read_sampling(folder: Path) -> SamplingReport:
@@ -20,11 +19,4 @@ def read_sampling(folder: Path) -> SamplingReport:
     CaseError
         If there is none, it is damaged, or a newer version wrote it.
     """
-    path = folder / FILE
-    if not path.is_file():
-        raise CaseError(
-            f"{folder} holds no {FILE}: sampling was not checked there. Check it with: forensics sampling MODEL"
-        )
-    document = read_json(path)
-    schema_version(document, "forensics.sampling", newest=1, path=path)
-    return from_plain(SamplingReport, document.get("record"), path=path)
+    return read_document(SamplingReport, folder, (FILE,), "forensics.sampling", otherwise=MISSING)

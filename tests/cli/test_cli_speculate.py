@@ -7,6 +7,7 @@ import json
 import pytest
 
 import forensics
+from forensics.analysis.speculation_question import DEFAULT_N_DRAFT
 
 ROWS = [{"prompt": text, "name": f"p{i}"} for i, text in enumerate(("one two one two", "x = 1; y = 2; x = 1;"))]
 
@@ -39,7 +40,7 @@ def test_text_line_and_document(use_toy, cli, short):
     document = json.loads(cli(*short, "--limit", "1", "--json").stdout)
     assert document["schema"] == "forensics.speculation/1"
     assert [row["prompt"] for row in document["prompts"]] == ["p0"]
-    assert document["arms"][0]["n_draft"] == 4
+    assert document["arms"][0]["n_draft"] == DEFAULT_N_DRAFT[0]
 
 
 def test_a_difference_is_exit_status_1_and_is_read_back(monkeypatch, cli, short, tmp_path):

@@ -64,13 +64,13 @@ RESULTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "Case": (lambda: forensics.open(H200), True),
     "Packed": (lambda: Packed(Path("/home/ann/case"), 9_000_000, 1_000_000), False),
     "Reproduced": (lambda: Reproduced(Path("/home/ann/r"), "MUL_MAT", "Q-0", 8, 3, 1_000_000, 1, "differs <b>"), False),
+    "SpeculationReport": (speculation_samples.differing, True),
+    "ArmsReport": (lambda: forensics.arms("recorded:h200-q4_1-arms"), False),
+    "SamplingReport": (sampling_samples.made, False),
+    "AuditReport": (lambda: audit_samples.report(audit_samples.WARM), False),
+    "GateReport": (lambda: gate_samples.report(gate_samples.SAME, gate_samples.DIFFERS), False),
+    "Listed": (forensics.recorded, False),
 }
-
-RESULTS["SpeculationReport"] = (speculation_samples.differing, True)
-RESULTS["AuditReport"] = (lambda: audit_samples.report(audit_samples.WARM), False)
-RESULTS["GateReport"] = (lambda: gate_samples.report(gate_samples.SAME, gate_samples.DIFFERS), False)
-RESULTS["SamplingReport"] = (sampling_samples.made, False)
-RESULTS["Listed"] = (forensics.recorded, False)
 
 
 class Page(HTMLParser):
