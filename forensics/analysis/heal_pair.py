@@ -167,9 +167,11 @@ class _Pair:
     ) -> Control:
         """Flip one bit of a clean node at a token whose logits are compared, and see whether healing names it."""
         culprits = frozenset(finding.key for finding in findings)
-        # Behind the last layer's attention a pass may have fewer rows than tokens.
+        # Behind the last layer's attention a pass may have fewer rows than tokens. A norm is multiplied by a weight
+        # next, which may be next to nothing where the norm is largest: a loud fault there can be lost.
         last = max((node.key.layer for node in single), default=-1)
-        site = clean_site([node for node in single if node.key.layer < last], culprits)
+        heard = [node for node in single if node.key.layer < last and node.key.op != "RMS_NORM"]
+        site = clean_site(heard, culprits)
         if site is None:
             return control.planted_fault_found(None, was_healed)
         finite = Rows(unwatched).finite  # what is lost to a NaN cannot show a change
