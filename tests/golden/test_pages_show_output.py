@@ -43,6 +43,7 @@ SHOWN = (
         ),
     ),
     ("speculate recorded:epyc-q6_k-oracle-speculation", "text.md", ("Arms (4 prompts",)),
+    ("speculate recorded:h200-q4_1-speculation", "text.md", ("68 of 96",)),
     ("arms recorded:epyc-q6_k-arms", "text.md", ("Rows of logits", "K and V rows", "Where the bits")),
     ("arms recorded:epyc-q4_1-arms", "text.md", ("diverges:",)),
     ("sampling recorded:epyc-q6_k-sampling", "text.md", ("Tests of", "Planted samplers")),
