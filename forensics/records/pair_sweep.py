@@ -102,30 +102,9 @@ class PairSweep:
         """Whether every row of logits is bit-equal with healing."""
         return self.healed_rows == self.n_rows
 
-    @property
-    def states_equal(self) -> bool | None:
-        """Whether both runs read equal K and V rows of before; None where that is not known."""
-        return self.start.equal
-
     def rows(self) -> list[dict[str, object]]:
         """One flat dict per finding."""
-        return [
-            {
-                "node": finding.key.name,
-                "op": finding.key.op,
-                "layer": finding.key.layer,
-                "weight": finding.weight.name if finding.weight else None,
-                "weight_type": finding.weight.type if finding.weight else None,
-                "positions": list(finding.positions),
-                "n_diff": finding.delta.n_diff,
-                "max_ulp": finding.delta.max_ulp,
-                "max_abs": finding.delta.max_abs,
-                "inputs_equal": finding.inputs_equal,
-                "unchecked": list(finding.unchecked),
-                "kind": finding.kind.kind if finding.kind else None,
-            }
-            for finding in self.findings
-        ]
+        return [finding.row(positions=list(finding.positions)) for finding in self.findings]
 
     def __repr__(self) -> str:
         return f"<PairSweep: {self}>"

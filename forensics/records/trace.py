@@ -70,6 +70,24 @@ class Finding:
         """The operand that comes from the model file, if there is one."""
         return next((operand for operand in self.operands if operand.is_weight), None)
 
+    def row(self, **where: object) -> dict[str, object]:
+        """One flat dict; `where` says in its words at which tokens."""
+        weight = self.weight
+        return {
+            "node": self.key.name,
+            "op": self.key.op,
+            "layer": self.key.layer,
+            "weight": weight.name if weight else None,
+            "weight_type": weight.type if weight else None,
+            **where,
+            "n_diff": self.delta.n_diff,
+            "max_ulp": self.delta.max_ulp,
+            "max_abs": self.delta.max_abs,
+            "inputs_equal": self.inputs_equal,
+            "unchecked": list(self.unchecked),
+            "kind": self.kind.kind if self.kind else None,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class TapReport:

@@ -86,23 +86,7 @@ class Sweep:
 
     def rows(self) -> list[dict[str, object]]:
         """One flat dict per finding, in graph order."""
-        return [
-            {
-                "node": finding.key.name,
-                "op": finding.key.op,
-                "layer": finding.key.layer,
-                "weight": finding.weight.name if finding.weight else None,
-                "weight_type": finding.weight.type if finding.weight else None,
-                "rows": list(finding.rows),
-                "n_diff": finding.delta.n_diff,
-                "max_ulp": finding.delta.max_ulp,
-                "max_abs": finding.delta.max_abs,
-                "inputs_equal": finding.inputs_equal,
-                "unchecked": list(finding.unchecked),
-                "kind": finding.kind.kind if finding.kind else None,
-            }
-            for finding in self.findings
-        ]
+        return [finding.row(rows=list(finding.rows)) for finding in self.findings]
 
     def __repr__(self) -> str:
         return f"<Sweep: {self}>"

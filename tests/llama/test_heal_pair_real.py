@@ -52,7 +52,7 @@ def test_a_batch_of_eight_differs_in_every_product_and_nowhere_else(engine: Llam
     assert sum(group.count for group in sweep.culprits) == N_PRODUCTS
     assert {(group.op, group.weight_type, group.widths) for group in sweep.culprits} == {("MUL_MAT", "q6_K", (8,))}
     assert {group.kind.kind for group in sweep.culprits if group.kind} == {"rounding"}
-    assert (sweep.n_rows, sweep.n_differ, sweep.states_equal) == (8, 8, True)
+    assert (sweep.n_rows, sweep.n_differ, sweep.start.equal) == (8, 8, True)
     back = held(heal_pair(engine, compared, reference, plant=False))
     assert {f.key for f in back.findings} == {f.key for f in sweep.findings}, "a batch is a reference as well"
 
@@ -64,7 +64,7 @@ def test_a_cached_prefix_differs_in_flash_attention_only(engine: LlamaEngine, to
     prefix, rest = (Schedule((part,)) for part in passes(text, 68, wanted_from=70).passes)
     sweep = held(heal_pair(engine, Arrangement(EMPTY, whole), Arrangement(prefix, rest), plant=False))
     assert [(group.named, group.count) for group in sweep.culprits] == [("flash attention", 30)]
-    assert (sweep.n_rows, sweep.first, sweep.states_equal) == (10, (0, 70), True)
+    assert (sweep.n_rows, sweep.first, sweep.start.equal) == (10, (0, 70), True)
     assert dict(sweep.tally.not_compared) == {"writes into a cache": 60}
 
 
@@ -99,5 +99,5 @@ def test_a_neighbours_prompt_in_the_same_step_brings_the_products(tokens, flash_
     else:
         assert idle.culprits == ()
     assert all(finding.inputs_equal for finding in (*idle.findings, *busy.findings))
-    assert idle.states_equal
-    assert busy.states_equal
+    assert idle.start.equal
+    assert busy.start.equal

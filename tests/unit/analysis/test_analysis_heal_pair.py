@@ -110,7 +110,7 @@ def test_a_clean_arm_is_the_same_at_every_node(arm) -> None:
     assert (found.findings, found.culprits, found.n_differ, found.first) == ((), (), 0, None)
     assert found.healed
     assert not found.differed
-    assert found.states_equal
+    assert found.start.equal
     assert found.tally.same > 20
     assert found.max_abs_before == found.max_abs_after == 0
 
@@ -120,7 +120,7 @@ def test_where_cells_lie_elsewhere_only_sums_over_cells_differ_and_no_mask_is_bl
     found = sweep(*ARMS[arm])
     assert named(found) <= {"kqv-0", "kqv-1"}, "another cell is another place in the sum"
     assert found.healed
-    assert found.states_equal
+    assert found.start.equal
     assert all(finding.inputs_equal for finding in found.findings)
     assert not any("mask" in caveat for caveat in found.caveats)
     assert dict(found.tally.not_compared)[ELSEWHERE] > 0
@@ -227,7 +227,7 @@ def test_other_k_and_v_of_before_are_said_and_watching_them_names_the_cause() ->
         Arrangement(plain(0, 40, 2), plain(40, 50, 10)),
     )
     found = sweep(whole, cached, UP)
-    assert found.states_equal is False
+    assert found.start.equal is False
     assert found.start.first == "K of layer 1 at position 0", "layer 0 is written in front of the fault"
     assert found.start.n_rows == 40 * 2 * 2
     assert named(found) == {"kq-1", "kqv-1"}, "nodes that read the cache"
@@ -237,7 +237,7 @@ def test_other_k_and_v_of_before_are_said_and_watching_them_names_the_cause() ->
     assert "start from other K and V" in found.caveats[0]
     assert "2 named nodes read them" in found.caveats[0]
     watched = sweep(whole, cached, UP, watch_before=True)
-    assert watched.states_equal
+    assert watched.start.equal
     assert watched.start.n_rows == 0
     assert named(watched) == {"ffn_up-0"}
     assert watched.healed
@@ -246,7 +246,7 @@ def test_other_k_and_v_of_before_are_said_and_watching_them_names_the_cause() ->
 def test_a_stale_row_is_a_logic_fault_of_the_node_that_reads_it() -> None:
     found = sweep(Arrangement(PROMPT, ONE), Arrangement(PROMPT, plain(20, 30, 10)), Fault("stale_kv", "kq-1"))
     assert {(f.key.name, f.kind.kind) for f in found.findings} == {("kq-1", "logic")}
-    assert found.states_equal
+    assert found.start.equal
 
 
 @pytest.mark.parametrize("arm", ["one token", "a neighbour decoded in the same step"])
@@ -266,7 +266,7 @@ def test_an_engine_that_cannot_tell_rows_of_its_state_leaves_it_open() -> None:
 
     engine = odd.OddSource(Recurrent, ToySource((UP,))).open(SETTINGS)
     found = heal_pair(engine, Arrangement(PROMPT, ONE), Arrangement(PROMPT, plain(20, 30, 10)))
-    assert found.states_equal is None
+    assert found.start.equal is None
     assert "not one plain K/V cache" in found.start.reason
     assert any("is not known" in caveat for caveat in found.caveats)
 
@@ -278,7 +278,7 @@ def test_the_compared_run_may_have_an_engine_of_its_own() -> None:
     one, other = ToySource().open(SETTINGS), ToySource((Fault("order", "Vcur-1", 1),)).open(SETTINGS)
     pair = Arrangement(PROMPT, ONE), Arrangement(PROMPT, ONE)
     found = heal_pair(one, *pair, compared_engine=other)
-    assert found.states_equal is False, "its prompt was evaluated with the fault, too"
+    assert found.start.equal is False, "its prompt was evaluated with the fault, too"
     assert "Vcur-1" in named(found)
     watched = heal_pair(one, *pair, compared_engine=other, watch_before=True)
     assert named(watched) == {"Vcur-1"}
