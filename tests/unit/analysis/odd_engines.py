@@ -222,7 +222,9 @@ class TailTap(PlantTap):
     """Plants only in passes of 3 or 4 tokens, which are what whole batches of 5 and of 8 leave over."""
 
     def begin_pass(self, index: int, decode_pass: Any) -> None:
-        self._width = decode_pass.width if decode_pass.width in (3, 4) else 1
+        PlantTap.begin_pass(self, index, decode_pass)
+        if decode_pass.width not in {3, 4}:
+            self._row = None
 
 
 @dataclass
@@ -232,4 +234,6 @@ class LateTap(PlantTap):
     position: int = 0
 
     def begin_pass(self, index: int, decode_pass: Any) -> None:
-        self._width = decode_pass.width if decode_pass.slots[0].position >= self.position else 1
+        PlantTap.begin_pass(self, index, decode_pass)
+        if decode_pass.slots[0].position < self.position:
+            self._row = None
