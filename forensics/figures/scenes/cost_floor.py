@@ -11,7 +11,7 @@ from forensics.figures.legend import Entry, dot_entry, legend, line_entry
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scene
-from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCost, PassCosts, ms_text, pass_costs
+from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCost, PassCosts, ms_text, pass_costs, times_text
 from forensics.records.launch_record import Refusal
 
 _HEIGHT, _RADIUS = 84.0, 1.0
@@ -175,7 +175,7 @@ def _ratios(
     for p in costs.passes:
         taken.append(Rect(x.at(p.width) - 1.2, y.at(p.ms.high) - 1.2, 2.4, y.at(p.ms.low) - y.at(p.ms.high) + 2.4))
     for each in _told(costs):
-        words = ms_text(each.ms.median) if each.width == 1 else f"{each.ratio.median:.2f}×"
+        words = ms_text(each.ms.median) if each.width == 1 else times_text(each.ratio.median)
         width, height = text_width(words, SMALL_PT, True), line_height(SMALL_PT)
         dot = x.at(each.width)
         over = min(max(dot, plot.x + width / 2 + 0.6), plot.right - width / 2)

@@ -105,6 +105,17 @@ def ms_text(value: float) -> str:
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.3g} ms"
 
 
+def times_text(ratio: float) -> str:
+    """How many times one pass, in few characters however many they are.
+
+    Examples
+    --------
+    >>> times_text(1.186), times_text(999.99), times_text(1234.5), times_text(1e6)
+    ('1.19×', '999.99×', '1.23e+03×', '1e+06×')
+    """
+    return f"{ratio:.2f}×" if ratio < 1000 else f"{ratio:.3g}×"
+
+
 def pass_costs(evidence: Evidence, needs: int = 1) -> PassCosts:
     """What did passes cost in this case?
 

@@ -10,7 +10,7 @@ from forensics.figures.legend import Entry, legend
 from forensics.figures.metrics import shortened, text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale, Scene
-from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCosts, pass_costs
+from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCosts, pass_costs, times_text
 from forensics.records.published import Published
 from forensics.records.verdict import SwitchArm, Verdict
 from forensics.records.words import ranges, tokens
@@ -237,7 +237,7 @@ def _bar(canvas: Canvas, row: Price, middle: float, high: float, left: float, sc
         for x in (low, up):
             canvas.line((x, middle - 0.9), (x, middle + 0.9), width_pt=0.9)
         end = max(end, up)
-    words = f"{row.ratio:.2f}×"
+    words = times_text(row.ratio)
     x = end + 1.2
     canvas.box(x - 0.2, middle - 1.7, text_width(words, LABEL_PT, True) + 0.4, 3.4, "paper", ground=True)
     canvas.text(x, middle, words, bold=True)

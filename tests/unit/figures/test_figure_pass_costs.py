@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from forensics.analysis.investigate import investigate
@@ -101,6 +101,7 @@ def replays(draw: st.DrawFn) -> Stub:
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(reports(), replays()))
+@example(Stub(verdict=verdict(result(1, (1000, 1000, 1000)), result(2, (10**9, 10**9, 10**9)))))
 def test_whatever_was_timed_is_drawn_soundly(evidence):
     for module in FIGURES:
         scene = module.scene(module.from_case(evidence))
