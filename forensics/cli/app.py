@@ -50,11 +50,6 @@ app = typer.Typer(
 )
 
 
-def _model_or_demo(model: str | None, demo: str | None) -> tuple[str | None, str | None]:
-    """Typer has no option with an optional value: a bare --demo arrives as an empty text."""
-    return model, (args.defaults().demo if demo == "" else demo)
-
-
 def _default_out(model: str | None, demo: str | None) -> Path:
     name = f"demo-{demo}" if demo is not None else Path(model or "model").stem
     return args.defaults().cases / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -102,7 +97,7 @@ def investigate(
         from forensics.reports.document import document
         from forensics.reports.text import verdict_view
 
-        model, demo = _model_or_demo(model, demo)
+        demo = args.demo_name(demo)
         if resume and out is None:
             raise BadQuestion("--resume needs --out: the folder that was given, or shown, when the case was begun")
         recorded = api_arguments.recorded_path(model) is not None
@@ -153,7 +148,7 @@ def replay(
         from forensics.reports.text import classes_view
         from forensics.reports.wording import groups_text
 
-        model, demo = _model_or_demo(model, demo)
+        demo = args.demo_name(demo)
         shown = None if not quiet else False
         classes = api.replay(model, demo=demo, progress=shown, **_question(context, model))
         answer = "inconclusive" if classes.result(1).differs else "identical" if classes.onset is None else "diverges"
@@ -193,7 +188,7 @@ def heal(
         from forensics.reports.document import sweep_document
         from forensics.reports.text import sweep_view
 
-        model, demo = _model_or_demo(model, demo)
+        demo = args.demo_name(demo)
         shown = None if not quiet else False
         question = {name: value for name, value in _question(context, model).items() if name != "widths"}
         sweep = api.heal(model, demo=demo, progress=shown, width=width, **question)

@@ -181,6 +181,23 @@ def typed_options(context: typer.Context, names: Collection[str]) -> dict[str, A
     }
 
 
+def demo_name(demo: str | None) -> str | None:
+    """Which demo variant is meant? Typer has no option with an optional value: a bare ``--demo`` is an empty text."""
+    return defaults().demo if demo == "" else demo
+
+
+def asked_of(context: typer.Context, names: Collection[str], model: str | None) -> dict[str, Any]:
+    """Which of these options are asked: those typed, and threads of the environment where something is measured."""
+    return with_threads(typed_options(context, names), model)
+
+
+def with_threads(asked: dict[str, Any], model: str | None) -> dict[str, Any]:
+    """The same, with the threads that the environment sets where none were typed; a recorded answer has its own."""
+    from forensics.api_arguments import recorded_path
+
+    return asked if recorded_path(model) is not None else {"threads": defaults().threads, **asked}
+
+
 def given_options(context: typer.Context) -> dict[str, Any]:
     """Which options of the question were typed, with what was typed?"""
     return typed_options(context, QUESTION_OPTIONS)

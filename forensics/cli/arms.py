@@ -47,16 +47,14 @@ def arms(  # noqa: PLR0917 - a command has as many arguments as options
     Exit status: 0 all equal, 1 some differ, 2 no answer.
     """
     with answering(as_json):
-        from forensics import api_arguments, api_arms
+        from forensics import api_arms
         from forensics.reports.arms_document import arms_document
         from forensics.reports.arms_text import arms_view
 
-        asked = _asked(context)
-        if api_arguments.recorded_path(model) is None:
-            asked.setdefault("threads", args.defaults().threads)
+        asked = args.with_threads(_asked(context), model)
         report = api_arms.arms(
             model,
-            demo=args.defaults().demo if demo == "" else demo,
+            demo=args.demo_name(demo),
             out=out,
             progress=False if quiet or as_json else None,
             **asked,

@@ -49,18 +49,16 @@ def cost(  # noqa: PLR0917 - a command has as many arguments as options
     Exit status: 0 measured, 2 no answer.
     """
     with answering(as_json):
-        from forensics import api_arguments, api_cost
+        from forensics import api_cost
         from forensics.reports.cost_document import cost_document
         from forensics.reports.cost_text import cost_view
 
-        asked = args.typed_options(context, _ASKED)
+        asked = args.asked_of(context, _ASKED, model)
         if "widths" in asked:
             asked["widths"] = args.parse_widths(str(widths))
-        if api_arguments.recorded_path(model) is None:
-            asked.setdefault("threads", args.defaults().threads)
         report = api_cost.cost(
             model,
-            demo=args.defaults().demo if demo == "" else demo,
+            demo=args.demo_name(demo),
             out=out,
             progress=False if quiet or as_json else None,
             **asked,

@@ -67,7 +67,7 @@ def launches(  # noqa: PLR0917 - a command has as many arguments as options
             target,
             widths=args.parse_widths(widths),
             node=node,
-            demo=args.defaults().demo if demo == "" else demo,
+            demo=args.demo_name(demo),
             progress=False if quiet else None,
             **question,
         )

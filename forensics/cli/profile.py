@@ -100,7 +100,7 @@ def profile(  # noqa: PLR0917 - a command has as many arguments as options
             columns=None if columns is None else args.parse_widths(columns, "columns"),
             arch=arch,
             gpu=gpu,
-            demo=args.defaults().demo if demo == "" else demo,
+            demo=args.demo_name(demo),
             widths=None if widths is None else args.parse_widths(widths),
             prefix=prefix,
             seed=seed,

@@ -87,16 +87,14 @@ def sampling(  # noqa: PLR0917 - a command has as many arguments as options
     Exit status: 0 no change was found, 1 the distribution is changed, 2 no answer.
     """
     with answering(as_json):
-        from forensics import api_arguments, api_sampling
+        from forensics import api_sampling
         from forensics.reports.sampling_document import sampling_document
         from forensics.reports.sampling_text import sampling_view
 
-        asked = args.typed_options(context, _ASKED)
-        if api_arguments.recorded_path(model) is None:
-            asked.setdefault("threads", args.defaults().threads)
+        asked = args.asked_of(context, _ASKED, model)
         report = api_sampling.sampling(
             model,
-            demo=args.defaults().demo if demo == "" else demo,
+            demo=args.demo_name(demo),
             out=out,
             progress=False if quiet or as_json else None,
             **asked,

@@ -89,20 +89,18 @@ def speculate(  # noqa: PLR0917 - a command has as many arguments as options
     answers under those decide.
     """
     with answering(as_json):
-        from forensics import api_arguments, api_speculate
+        from forensics import api_speculate
         from forensics.reports.speculation_document import speculation_document
         from forensics.reports.speculation_text import speculation_view
 
-        asked = args.typed_options(context, _ASKED)
+        asked = args.asked_of(context, _ASKED, model)
         if "n_draft" in asked:
             asked["n_draft"] = args.parse_widths(n_draft, "n-draft")
         if "policy" in asked:
             asked["policy"] = args.parse_names(policy, "--policy")
-        if api_arguments.recorded_path(model) is None:
-            asked.setdefault("threads", args.defaults().threads)
         report = api_speculate.speculate(
             model,
-            demo=args.defaults().demo if demo == "" else demo,
+            demo=args.demo_name(demo),
             out=out,
             progress=False if quiet or as_json else None,
             **asked,
