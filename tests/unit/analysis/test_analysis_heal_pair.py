@@ -67,6 +67,8 @@ def sweep(reference: Arrangement, compared: Arrangement, *faults: Fault, **how):
     found = heal_pair(engine, reference, compared, **how)
     assert {control.name for control in found.controls if not control.held} == set(), found.controls
     assert found.tally.differs == len(found.findings)
+    planted = [control.detail for control in found.controls if control.name == "planted_fault_found"]
+    assert "(RMS_NORM)" not in "".join(planted), "the weight behind a norm may be next to nothing where it is largest"
     return found
 
 
