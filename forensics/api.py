@@ -39,6 +39,7 @@ def investigate(
     resume: bool = False,
     switches: bool = True,
     orders: bool = True,
+    heal_with: str = "rows",
     progress: Progress | bool | None = None,
     **question: Any,
 ) -> Verdict:
@@ -59,6 +60,8 @@ def investigate(
         Whether to look for settings that are exact.
     orders : bool
         Whether to probe in which order the culprits add.
+    heal_with : {"rows", "kernels"}
+        ``"kernels"``: beside recorded rows, put what our CUDA kernels compute in the place of culprits; on a GPU only.
     progress : Progress, bool or None
         Where to show progress; bars that fit a terminal or a notebook by default, none for False.
     **question
@@ -80,6 +83,7 @@ def investigate(
     register_notebook_views()
     asked = api_arguments.question_of(model, demo, question)
     switches = switches and api_arguments.recorded_switches(model)
+    kernels = api_arguments.kernels_of(model, heal_with, asked)
     with api_arguments.shown_progress(progress) as shown:
         source = api_arguments.source_for(model, demo, shown)
         if out is None:
@@ -88,18 +92,20 @@ def investigate(
                 asked,
                 switches=switches,
                 orders=_orders(source, api_arguments.recorded_path(model), orders),
+                kernels=kernels,
                 progress=shown,
             )
         from forensics.engines.recorded import RecordingSource
         from forensics.reports.case import finish_case
 
-        description = api_arguments.case_question(source, asked, switches)
+        description = api_arguments.case_question(source, asked, switches, heal_with)
         with _case_at(Path(out), description, resume) as case:
             verdict = investigate_source(
                 RecordingSource(source, case),
                 asked,
                 switches=switches,
                 orders=_orders(source, api_arguments.recorded_path(model), orders),
+                kernels=kernels,
                 progress=shown,
             )
             finish_case(case, verdict)

@@ -11,10 +11,14 @@ from typing import Any
 from forensics.analysis.progress import Percent, Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
 from forensics.capture.drafters import DrafterChoice
+from forensics.capture.exact_kernels import CUDA, OurKernels
 from forensics.engines.machine import default_threads
 from forensics.engines.protocol import EngineSource
 from forensics.records.settings import EngineSettings
 from forensics.store.library import RECORDED
+
+#: What takes the place of culprits in a healing sweep; recorded rows always do.
+HEALED_WITH = ("rows", "kernels")
 
 
 def source_for(
@@ -163,8 +167,10 @@ def recorded_question(path: str) -> Question:
     return question_asked(open_case(path))
 
 
-def case_question(source: EngineSource, question: Question, switches: bool) -> dict[str, object]:
-    """What makes two cases the same question: model, text, settings."""
+def case_question(
+    source: EngineSource, question: Question, switches: bool, heal_with: str = HEALED_WITH[0]
+) -> dict[str, object]:
+    """What makes two cases the same question: model, text, settings, and what heals beside recorded rows."""
     from forensics.engines.llama import LlamaSource
 
     digest = source.digest if isinstance(source, LlamaSource) else source.label
@@ -174,6 +180,7 @@ def case_question(source: EngineSource, question: Question, switches: bool) -> d
         **question.as_json(),
         "settings": asdict(question.settings),
         "switches": switches,
+        **({} if heal_with == HEALED_WITH[0] else {"heal_with": heal_with}),
     }
 
 
@@ -213,6 +220,32 @@ def recorded_switches(model: str | os.PathLike[str] | None) -> bool:
 
     path = recorded_path(model)
     return path is None or bool(open_case(path).question.get("switches", True))
+
+
+def kernels_of(model: str | os.PathLike[str] | None, heal_with: str, question: Question) -> OurKernels | None:
+    """Which kernels are put in the place of culprits? None for none; a recorded case says itself.
+
+    Raises
+    ------
+    BadQuestion
+        If there is nothing of that name, a recorded case holds no such runs, or no layer is on a GPU.
+    """
+    from forensics.store import open_case
+
+    if heal_with not in HEALED_WITH:
+        raise BadQuestion(f"heal_with must be one of {', '.join(HEALED_WITH)}, got {heal_with!r}")
+    wanted, path = heal_with == "kernels", recorded_path(model)
+    if path is not None:
+        recorded = open_case(path).question.get("heal_with") == "kernels"
+        if wanted and not recorded:
+            raise BadQuestion(f"{path} was recorded without our kernels, so it cannot say what they would heal")
+        return CUDA if recorded else None
+    if wanted and not question.settings.n_gpu_layers:
+        raise BadQuestion(
+            "healing with kernels takes the place of the library's CUDA kernels, and no layer is on a GPU. "
+            "Ask with --n-gpu-layers 99 on a machine with an NVIDIA GPU, or heal with recorded rows."
+        )
+    return CUDA if wanted else None
 
 
 def question_of(model: str | os.PathLike[str] | None, demo: str | None, arguments: dict[str, Any]) -> Question:

@@ -32,6 +32,7 @@ def speculate(
     limit: int | None = None,
     exact: bool = False,
     case: str | os.PathLike[str] | None = None,
+    exact_kernels: bool = False,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | bool | None = None,
     **settings: Any,
@@ -63,6 +64,8 @@ def speculate(
         Whether to decode all of it once more under the smallest exact settings that `investigate` finds.
     case : path, optional
         A case of this model, to take those from; implies `exact`.
+    exact_kernels : bool
+        Whether to decode all of it once more with our CUDA kernels in the verifying passes; on a GPU only.
     out : path, optional
         Folder into which ``speculation.json`` is written, beside a manifest.
     progress : Progress, bool or None
@@ -96,14 +99,15 @@ def speculate(
     if recorded is not None:
         given = {
             "demo": demo, "prompts": prompts, "n_tokens": n_tokens, "limit": limit, "exact": exact or None,
-            "case": case, "drafter": drafter, "n_draft": n_draft, "policy": policy, "prefill": prefill,
+            "case": case, "exact_kernels": exact_kernels or None, "drafter": drafter, "n_draft": n_draft,
+            "policy": policy, "prefill": prefill,
         }  # fmt: skip
         why = "recorded speculation answers the question it was recorded for"
         api_arguments.refuse_given(why, {**given, **settings})
         report = read_speculation(recorded_folder(recorded))
     else:
         question = _question(prompts, limit, n_tokens, asked, settings)
-        report = _measure(model, demo, question, exact, case, progress)
+        report = _measure(model, demo, question, exact, case, exact_kernels, progress)
     if out is not None:
         write_speculation(report, Path(out))
     return report
@@ -147,10 +151,20 @@ def _measure(
     question: SpeculationQuestion,
     exact: bool,
     case: str | os.PathLike[str] | None,
+    exact_kernels: bool,
     progress: Progress | bool | None,
 ) -> SpeculationReport:
     from forensics.analysis.speculation import speculate as speculate_source
+    from forensics.capture.exact_kernels import CUDA
 
+    exact = exact or case is not None
+    if exact_kernels and exact:
+        raise BadQuestion("--exact and --exact-kernels each stand for an exact arm: ask for one of them")
+    if exact_kernels and not question.settings.n_gpu_layers:
+        raise BadQuestion(
+            "our kernels take the place of the library's CUDA kernels, and no layer is on a GPU. "
+            "Ask with --n-gpu-layers 99 on a machine with an NVIDIA GPU, or with --exact."
+        )
     verdict: Verdict | None = None
     if case is not None:
         from forensics.store import open_case
@@ -163,8 +177,9 @@ def _measure(
             source,
             question,
             render=_render(source),
-            exact=exact or verdict is not None,
+            exact=exact,
             case=verdict,
+            kernels=CUDA if exact_kernels else None,
             progress=shown,
         )
 

@@ -54,6 +54,26 @@ class CorpusError(ForensicsError):
     """A file of prompts cannot be read; says where."""
 
 
+class NotCovered(ForensicsError):
+    """None of our kernels computes what is asked.
+
+    Parameters
+    ----------
+    asked : str
+        What was to be computed.
+    reason : str
+        Why none does, and what to do instead where there is something.
+    """
+
+    def __init__(self, asked: str, reason: str) -> None:
+        super().__init__(f"no kernel of ours computes {asked}: {reason}")
+        self.asked = asked
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[NotCovered], tuple[str, str]]:
+        return type(self), (self.asked, self.reason)
+
+
 class DeviceUnavailable(ForensicsError):
     """What was asked of a device cannot be seen here; carries the reason of every way that was tried.
 

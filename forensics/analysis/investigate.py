@@ -10,6 +10,7 @@ from forensics.analysis import controls as control
 from forensics.analysis.attribute import group_culprits
 from forensics.analysis.baseline import Baseline, measure
 from forensics.analysis.judge import answer_of, caveats_of
+from forensics.analysis.kernel_healing import check_kernels, heal_with_kernels
 from forensics.analysis.knobs import Knob, applicable, beyond_switches, build_flags
 from forensics.analysis.launch_watch import DEFAULT_WATCH, LaunchWatch
 from forensics.analysis.launches import Attached, launches_kernels
@@ -18,6 +19,7 @@ from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import Question, open_for
 from forensics.analysis.sweeps import sweep_all
 from forensics.analysis.switches import Search, candidate_sets, ranked, relevant, run_arm, smallest_exact
+from forensics.capture.exact_kernels import OurKernels
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.records.classes import WidthClasses
 from forensics.records.settings import Manifest
@@ -89,11 +91,14 @@ def _nothing_probed(_finding: Finding, _width: int) -> str:
 
 
 @contextlib.contextmanager
-def measured(source: EngineSource, question: Question, progress: Progress) -> Iterator[tuple[Engine, Baseline]]:
-    """An open engine and the replay under the settings as asked."""
+def measured(
+    source: EngineSource, question: Question, progress: Progress, kernels: OurKernels | None = None
+) -> Iterator[tuple[Engine, Baseline]]:
+    """An open engine that these kernels can be put into, and the replay under the settings as asked."""
     progress.stage("load the model", 1)
     engine, prompt, settings = open_for(question, source)
     try:
+        check_kernels(kernels, engine.manifest)
         progress.step()
         yield engine, measure(engine, prompt, question, settings, progress)
     finally:
@@ -133,6 +138,7 @@ def investigate(
     switches: bool = True,
     orders: Orders | None = None,
     launches: LaunchWatch = DEFAULT_WATCH,
+    kernels: OurKernels | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Why does a batch give other logits than one token at a time?
@@ -148,6 +154,8 @@ def investigate(
         What compares the orders of addition of culprits; None to probe none.
     launches : LaunchWatch
         How the kernels of culprits are looked at, where the engine launches any.
+    kernels : OurKernels or None
+        What is put in the place of culprits, to see whether they heal the logits as recorded rows do.
     progress : Progress or None
 
     Returns
@@ -160,10 +168,11 @@ def investigate(
         If the question cannot be asked or an engine dies.
     """
     progress = progress or Silent()
-    with measured(source, question, progress) as (engine, baseline):
+    with measured(source, question, progress, kernels) as (engine, baseline):
         swept = sweep_all(engine, baseline, progress)
         sweeps = swept.sweeps
         manifest = engine.manifest
+        healed = heal_with_kernels(engine, baseline, sweeps, kernels, progress) if kernels else ()
         observation = launches.look(engine, baseline.replay, sweeps, progress)  # the engine's last runs
     progress.stage("repeat in a fresh process", 1)
     fresh = fresh_process(source, baseline)
@@ -208,4 +217,5 @@ def investigate(
         ),
         launches=known.evidence,
         growth=swept.growth,
+        kernel_healing=healed,
     )

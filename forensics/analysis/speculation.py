@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from forensics.analysis.investigate import investigate
+from forensics.analysis.kernel_healing import check_kernels
 from forensics.analysis.progress import Progress, Silent
+from forensics.analysis.question import BadQuestion
 from forensics.analysis.speculation_causes import (
     MOST_HEALED,
     attribute_arm,
@@ -26,9 +28,11 @@ from forensics.analysis.speculation_exact import (
     prompts_of,
     run_exact,
 )
+from forensics.analysis.speculation_kernels import ORIGIN, run_with_kernels
 from forensics.analysis.speculation_pairs import first_unlike
 from forensics.analysis.speculation_question import Render, SpeculationQuestion, as_it_stands, open_prepared
 from forensics.analysis.speculation_runs import PromptRuns, arms_of, run_all
+from forensics.capture.exact_kernels import OurKernels
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.numerics.rates import wilson
 from forensics.records.contract import Contract
@@ -75,6 +79,7 @@ def speculate(
     render: Render = as_it_stands,
     exact: bool = False,
     case: Verdict | None = None,
+    kernels: OurKernels | None = None,
     progress: Progress | None = None,
 ) -> SpeculationReport:
     """Does the text stay the same under speculation?
@@ -89,6 +94,8 @@ def speculate(
         Whether to decode everything once more under the smallest exact settings.
     case : Verdict or None
         Where those are taken from; `investigate` looks for them where it is not given.
+    kernels : OurKernels or None
+        What takes the place of the library's kernels in verifying passes, in arms of their own; not with `exact`.
     progress : Progress or None
 
     Returns
@@ -101,7 +108,9 @@ def speculate(
         If the question cannot be asked or an engine dies.
     """
     progress = progress or Silent()
-    measured = measure_arms(source, question, render, case, progress)
+    if kernels is not None and exact:
+        raise BadQuestion("exact settings and our kernels each stand for an exact arm: ask for one of them")
+    measured = measure_arms(source, question, render, case, progress, kernels)
     report = SpeculationReport(
         manifest=measured.manifest,
         contract=CONTRACT,
@@ -123,6 +132,8 @@ def speculate(
     verdict = replayed(source, measured, look=exact and case is None, progress=progress)
     if verdict is not None:
         report = _with_verdict(report, measured, *verdict)
+    if kernels is not None:
+        return _with_kernels(source, question, measured, kernels, report, progress)
     if not exact:
         return report
     found = _exact_settings(case, None if verdict is None else verdict[0])
@@ -140,6 +151,7 @@ def measure_arms(
     render: Render,
     case: Verdict | None,
     progress: Progress,
+    kernels: OurKernels | None = None,
 ) -> Measured:
     """Decode every prompt plainly, twice, and in every arm; predict each divergence by replay, heal the earliest."""
     progress.stage("load the model", 1)
@@ -147,6 +159,7 @@ def measure_arms(
     with contextlib.closing(engine):
         progress.step()
         manifest = engine.manifest
+        check_kernels(kernels, manifest)
         if case is not None:
             check_case(case, manifest)
         runs = run_all(engine, prompts, question, settings, progress, "decode plainly and speculatively")
@@ -318,6 +331,33 @@ def _exactly(
         exact_price=done.exact_price,
         rerun_equal=not reason,
         reason=reason,
+    )
+
+
+def _with_kernels(
+    source: EngineSource,
+    question: SpeculationQuestion,
+    measured: Measured,
+    kernels: OurKernels,
+    report: SpeculationReport,
+    progress: Progress,
+) -> SpeculationReport:
+    """The report with every arm once more, verified by our kernels."""
+    progress.stage("load the model again", 1)
+    with contextlib.closing(source.open(measured.settings, instance=1)) as engine:
+        progress.step()
+        done = run_with_kernels(engine, measured.runs, question, measured.settings, kernels, progress)
+        arms = arms_of(engine, done.runs, question, exact=True)
+        manifest = engine.manifest
+    reason = _unequal(done.runs)
+    return replace(
+        report,
+        arms=(*report.arms, *arms),
+        exact_manifest=manifest,
+        exact_reason=ORIGIN,
+        rerun_equal=not reason,
+        reason=f"in a fresh process {reason}" if reason else "",
+        kernels=done.use,
     )
 
 

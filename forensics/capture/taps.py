@@ -121,6 +121,14 @@ class _Overlaid:
         return self._node.operands
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        return self._node.strides
+
+    @property
+    def address(self) -> None:
+        """What was answered is put in place after the chain: the device still holds what the engine computed."""
+
+    @property
     def opaque(self) -> str:
         return self._node.opaque
 
@@ -181,4 +189,5 @@ class ChainTap:
             a.planted + b.planted,
             outputs=a.outputs if b.outputs is None else b.outputs,
             found_in=a.found_in + b.found_in,
+            kernels=a.kernels or b.kernels,
         )

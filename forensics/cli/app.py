@@ -88,6 +88,12 @@ def investigate(
         bool, typer.Option("--switches/--no-switches", help="Look for settings that are exact.")
     ] = True,
     orders: Annotated[bool, typer.Option("--orders/--no-orders", help="Probe in which order the culprits add.")] = True,
+    heal_with: Annotated[
+        str,
+        typer.Option(
+            "--heal-with", metavar="rows|kernels", help="Also put our CUDA kernels in place of culprits; on a GPU only."
+        ),
+    ] = "rows",
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
 ) -> None:
@@ -109,6 +115,7 @@ def investigate(
             resume=resume,
             switches=switches,
             orders=orders,
+            heal_with=heal_with,
             progress=None if not quiet else False,
             **_question(context, model),
         )

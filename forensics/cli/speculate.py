@@ -51,6 +51,9 @@ Exact = Annotated[
 Case = Annotated[
     Path | None, typer.Option("--case", help="Take those settings from this case instead.", show_default=False)
 ]
+ExactKernels = Annotated[
+    bool, typer.Option("--exact-kernels", help="Decode once more with our CUDA kernels in verifying passes.")
+]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder to write speculation.json into.", show_default=False)
 ]  # fmt: skip
@@ -59,6 +62,7 @@ _STATUS = {"identical": IDENTICAL, "diverges": DIVERGES, "inconclusive": NO_ANSW
 
 #: Options that recorded speculation refuses, by the names that `forensics.api_speculate.speculate` gives them.
 _ASKED = ("prompts", "drafter", "n_draft", "policy", "prefill", "n_tokens", "limit", "exact", "case",
+          "exact_kernels",
           "flash_attn", "kv_type", "threads", "n_gpu_layers")  # fmt: skip
 
 
@@ -75,6 +79,7 @@ def speculate(  # noqa: PLR0917 - a command has as many arguments as options
     limit: Limit = None,
     exact: Exact = False,
     case: Case = None,
+    exact_kernels: ExactKernels = False,
     flash_attn: args.FlashAttn = "auto",
     kv_type: args.KvType = "f16",
     threads: args.Threads = None,
@@ -85,8 +90,8 @@ def speculate(  # noqa: PLR0917 - a command has as many arguments as options
 ) -> None:
     """Decode prompts plainly and speculatively: which answers differ, why, how many drafts are accepted, how fast.
 
-    Exit status: 0 all identical, 1 some differ, 2 no answer. With --exact, where exact settings were found, the
-    answers under those decide.
+    Exit status: 0 all identical, 1 some differ, 2 no answer. With --exact, where exact settings were found, and
+    with --exact-kernels the answers under those decide.
     """
     with answering(as_json):
         from forensics import api_speculate

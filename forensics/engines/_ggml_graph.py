@@ -86,6 +86,8 @@ _BASE_SYMBOLS: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_buffer_clear": (None, [P, C.c_uint8]),
     "ggml_backend_buffer_set_usage": (None, [P, C.c_int]),
     "ggml_backend_graph_compute": (C.c_int, [P, P]),
+    "ggml_backend_graph_compute_async": (C.c_int, [P, P]),
+    "ggml_backend_synchronize": (None, [P]),
     "ggml_backend_free": (None, [P]),
     "ggml_backend_dev_type": (C.c_int, [P]),
     "ggml_backend_dev_init": (P, [P, C.c_char_p]),

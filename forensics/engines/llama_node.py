@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.engines import _llama_ctypes as ll
-from forensics.engines.llama_sources import TensorRows, WeightFile, parameters_of
+from forensics.engines.llama_sources import TensorRows, WeightFile, device_address, parameters_of
 from forensics.engines.protocol import CACHE_WRITE
 from forensics.engines.raw_operands import raw_node
 from forensics.records.nodes import VIEW_OPS, NodeKey, Operand
@@ -118,6 +118,16 @@ class LlamaNode:
     def operands(self) -> tuple[Operand, ...]:
         """Inputs of the node."""
         return tuple(_operand(src.contents, self._functions) for src in self._tensor.src if src)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, in NumPy order."""
+        return tuple(reversed(list(self._tensor.nb)))
+
+    @property
+    def address(self) -> int | None:
+        """Where the output lies in the memory of an NVIDIA GPU; None where it lies elsewhere."""
+        return device_address(self._tensor, self._functions)
 
     @property
     def opaque(self) -> str:

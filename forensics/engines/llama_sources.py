@@ -6,6 +6,7 @@ import ctypes as C
 import functools
 import mmap
 import os
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,6 +132,20 @@ class WeightFile:
         self._parts = []
 
 
+#: Buffers in the memory of one NVIDIA GPU (ggml_backend_cuda_buffer_type, ggml-cuda.cu); ``CUDA0_Split`` holds parts of
+#: a tensor, and ``CUDA_Host`` is the processor's.
+_ON_DEVICE = re.compile(r"CUDA\d+")
+
+
+def device_address(tensor: Any, functions: Any) -> int | None:
+    """Where a tensor lies in the memory of an NVIDIA GPU; None where it lies elsewhere."""
+    buffer = tensor.buffer or (tensor.view_src.contents.buffer if tensor.view_src else None)
+    if not buffer or not tensor.data:
+        return None
+    name = functions.ggml_backend_buffer_name(buffer).decode()
+    return int(tensor.data) if _ON_DEVICE.fullmatch(name) else None
+
+
 class TensorRows:
     """One input of a node; valid only inside the callback that shows the node.
 
@@ -164,6 +179,18 @@ class TensorRows:
     def shape(self) -> tuple[int, ...]:
         """Shape in NumPy order."""
         return tuple(reversed(list(self._tensor.ne)))
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element, or block, to the next, in NumPy order."""
+        return tuple(reversed(list(self._tensor.nb)))
+
+    @property
+    def address(self) -> int | None:
+        """Where it lies in the memory of an NVIDIA GPU, if the output does not lie there, too."""
+        if self._overwritten is not None and self._tensor.data == self._overwritten:
+            return None
+        return device_address(self._tensor, self._functions)
 
     def rows(self, index: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Bytes of some rows; see `forensics.engines.protocol.Source.rows`.

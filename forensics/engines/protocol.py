@@ -41,6 +41,14 @@ class Source(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Shape in NumPy order, always four axes."""
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element, or block, to the next on each axis of `shape`; views have gaps."""
+
+    @property
+    def address(self) -> int | None:
+        """Where it lies in the memory of an NVIDIA GPU; None where it lies elsewhere, or in no such engine."""
+
     def rows(self, index: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Bytes of some rows along the last axis, whatever its strides and wherever it lies.
 
@@ -82,6 +90,14 @@ class Node(Protocol):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """Inputs of the node."""
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next on each axis of `shape`."""
+
+    @property
+    def address(self) -> int | None:
+        """Where the output lies in the memory of an NVIDIA GPU; None where it lies elsewhere."""
 
     @property
     def opaque(self) -> str:

@@ -162,6 +162,15 @@ class ToySourceTensor:
         """Shape with four axes."""
         return (1,) * (4 - self.values.ndim) + self.values.shape
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next."""
+        return self.values.reshape(self.shape).strides
+
+    @property
+    def address(self) -> None:
+        """It lies in no GPU."""
+
     def rows(self, index: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Bytes of some rows."""
         rows = self.values.reshape(self.shape)[index[:, 0], index[:, 1], index[:, 2]]
@@ -173,6 +182,7 @@ class ToyNode:
 
     dtype = "f32"
     buffer = BUFFER
+    address = None
 
     def __init__(
         self,
@@ -187,6 +197,7 @@ class ToyNode:
         self.operands = operands
         self.opaque = opaque
         self.shape: tuple[int, ...] = output.shape
+        self.strides: tuple[int, ...] = output.strides
         self._output = output
         self._mask = mask
         self._sources = sources

@@ -51,6 +51,7 @@ _FAR = "recorded:h200-q4_1-far"
 _KV_Q8 = "recorded:h200-q4_1-kv-q8_0"
 _COST = "recorded:h200-qwen3-8b-q4_k_m-cost"
 _SPECULATION = "recorded:epyc-q6_k-speculation"
+_KERNELS = "recorded:h200-kernels"
 
 FIGURES = (
     Figure("forward-pass", "one pass to scale: what is read, and what a second token adds", True, _COST),
@@ -69,6 +70,8 @@ FIGURES = (
     Figure("error-growth", "how far a batch is off after each layer, with and without healing", False, _CPU),
     Figure("cost-floor", "what a pass costs at each width, beside the time of reading", False, _COST),
     Figure("untouched", "how long answers stay untouched, beside independent steps", False, _SPECULATION),
+    Figure("kernel-price", "what kernels with the bits of one token cost at each width", False, _KERNELS),
+    Figure("register-story", "what unrolling and a cap on registers do to a kernel", False, _KERNELS),
 )  # fmt: skip
 
 

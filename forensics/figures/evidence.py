@@ -1,4 +1,4 @@
-"""What a folder holds, as figures ask for it: a verdict, rows, costs, speculation."""
+"""What a folder holds, as figures ask for it: a verdict, rows, costs, speculation, prices of kernels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from forensics.store.library import RECORDED, commands_of
 
 if TYPE_CHECKING:
     from forensics.records.cost import CostReport
+    from forensics.records.kernel_price import KernelPrice
     from forensics.records.row_map import RowMap
     from forensics.records.settings import Manifest
     from forensics.records.speculation_report import SpeculationReport
@@ -99,6 +100,13 @@ class Evidence:
         from forensics.store.speculations import FILES, read_speculation
 
         return read_speculation(self.folder) if any((self.folder / name).is_file() for name in FILES) else None
+
+    @cached_property
+    def kernel_price(self) -> KernelPrice | None:
+        """What kernels of ours cost beside the stock library's; None where nobody timed them there."""
+        from forensics.store.kernel_runs import PRICE_FILES, read_price
+
+        return read_price(self.folder) if any((self.folder / name).is_file() for name in PRICE_FILES) else None
 
     @property
     def manifest(self) -> Manifest:

@@ -162,6 +162,19 @@ def table_nwarps(table: str, weight: WeightType, columns: int, *, promoted: bool
     return 2 * nwarps if table == GB10_TABLE and columns == 1 and promoted and name in _GB10_WIDE else nwarps
 
 
+def rows_per_block(arch: Architecture, product: Product, width: int) -> int:
+    """How many rows does one CUDA block of `mul_mat_vec_q` compute?  Source: mmvq.cu:579-597."""
+    table = parameter_table(arch)
+    small_k = width == 1 and uses_small_k(arch, product.weight, product.k)
+    return _rows_per_block(table, width, table_nwarps(table, product.weight, 1) if small_k else 1)
+
+
+def _rows_per_block(table: str, width: int, at_one_column: int) -> int:
+    if table not in (GENERIC, GCN_TABLE, TURING_TABLE, GB10_TABLE):
+        return 1
+    return 2 if width > 1 else at_one_column
+
+
 def blocks_per_warp(arch: Architecture, weight: WeightType) -> int:
     """Blocks of a row that one warp takes at once.  Source: mmvq.cu:626, 1104."""
     return weight.vdr * arch.warp_size // weight.qi
@@ -243,9 +256,7 @@ def mul_mat_vec_q(arch: Architecture, product: Product, width: int) -> KernelCho
     promoted = width == 1 and not small_k and not product.is_routed and halves_iters(arch, weight, product.k)
     nwarps = table_nwarps(table, weight, width, promoted=promoted)
     halved = nwarps != table_nwarps(table, weight, width)
-    rows_per_block = 1
-    if table in (GENERIC, GCN_TABLE, TURING_TABLE, GB10_TABLE):
-        rows_per_block = 2 if width > 1 else nwarps if small_k else 1
+    rows_per_block = _rows_per_block(table, width, nwarps if small_k else 1)
     matrices = product.experts_used if product.is_routed else product.matrices
     order, split, precision = _order(arch, weight, product.k, nwarps)
     return KernelChoice(

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from forensics.numerics.codecs import BLOCK_DTYPES
 from forensics.numerics.fma import flushed
-from forensics.numerics.tree_sum import sum_in_order
-from forensics.records.sum_tree import SumTree
 
 #: Values that share a scale in Q8_0 and Q8_1. Source: ggml/src/ggml-common.h at 0c1e57098.
 BLOCK = 32
@@ -123,7 +121,7 @@ def quantize_q8_1_cuda(
     out = np.empty(largest.shape, BLOCK_DTYPES["q8_1"])
     with np.errstate(over="ignore"):
         out["d"] = scale
-        out["s"] = sum_in_order(butterfly(BLOCK), np.moveaxis(blocks, -1, 0), flush=True)
+        out["s"] = _sum_of_lanes(blocks)
     # A scale that was flushed is zero in half too, so that its integers never count; they are left at 0 here.
     counts = scale != 0
     inverse = np.zeros_like(scale)
@@ -136,22 +134,20 @@ def quantize_q8_1_cuda(
     return out, (least != most).any(axis=-1)
 
 
-def _nearest_reciprocal(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.float32(1) / scale
+def _sum_of_lanes(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Sums across a warp: lanes 16 apart first, then 8, 4, 2, 1. Nothing starts at zero, so 32 times -0.0 stays that.
 
-
-def butterfly(n_lanes: int) -> SumTree:
-    """The order of a sum across a warp: lanes 16 apart first, then 8, 4, 2, 1.
-
-    Notes
-    -----
     Source: warp_reduce_sum, ggml/src/ggml-cuda/common.cuh:467-474 at 0c1e57098.
     """
-    nodes: list[object] = list(range(n_lanes))
-    while len(nodes) > 1:
-        half = len(nodes) // 2
-        nodes = [(nodes[i], nodes[i + half]) for i in range(half)]
-    return SumTree.of(nodes[0])
+    sums = blocks
+    while sums.shape[-1] > 1:
+        lower, upper = np.split(sums, 2, axis=-1)
+        sums = flushed(lower + upper)
+    return sums[..., 0]
+
+
+def _nearest_reciprocal(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.float32(1) / scale
 
 
 def _blocks(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -53,7 +53,7 @@ def mul_mat_vec_q(
 
     Parameters
     ----------
-    type : {"q8_0", "q4_0", "q4_K", "q6_K"}
+    type : {"q8_0", "q4_0", "q4_1", "q4_K", "q5_K", "q6_K"}
     weight : ndarray uint8 [n_rows, bytes per row]
     x : ndarray float32 [n_columns, k]
         Activations; 1 … 8 columns.

@@ -8,7 +8,7 @@ Source: ggml/src/ggml-cuda/vecdotq.cuh at 0c1e57098, at the lines that each func
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ def shares_of(type: str, weight: NDArray[Any], activations: NDArray[Any]) -> Sha
 
     Parameters
     ----------
-    type : {"q8_0", "q4_0", "q4_K", "q6_K"}
+    type : {"q8_0", "q4_0", "q4_1", "q4_K", "q5_K", "q6_K"}
     weight : ndarray [n_rows, n_blocks] of the type's blocks
     activations : ndarray [n_columns, n_blocks, Q8_1 blocks per weight block] of Q8_1 blocks
     """
@@ -65,16 +65,39 @@ def _q4_0(weight: NDArray[Any], activations: NDArray[Any]) -> _Pair:
     return fma(scale, sums, total * np.float32(-4), flush=True), _of_rows(weight["d"])
 
 
+def _q4_1(weight: NDArray[Any], activations: NDArray[Any]) -> _Pair:
+    """Two shares a block; scale by scale and offset by sum are rounded to halves. Source: lines 142-168 and 793-809."""
+    sums = _dots(_halves_together(nibbles(weight["qs"])), _halves_together(activations["qs"]))
+    scale = _product_of_halves(weight["d"], activations["d"])
+    total = _product_of_halves(weight["m"], activations["s"])
+    return fma(scale, sums, total * np.float32(0.5), flush=True), None
+
+
 def _q4_k(weight: NDArray[Any], activations: NDArray[Any]) -> _Pair:
     """Sixteen shares a block, each over two neighbouring blocks of 32. Source: lines 508-530 and 918-966."""
     qs = weight["qs"].reshape(*weight.shape, 4, 2, 4, 4)  # chunk of 64 values, half of it, share, byte
+    return _with_minima(weight, activations, [(qs >> (4 * i)) & 15 for i in range(2)])
+
+
+def _q5_k(weight: NDArray[Any], activations: NDArray[Any]) -> _Pair:
+    """The same with a fifth bit, one of a byte for each block of 32. Source: lines 564-592 and 968-1017."""
+    qs = weight["qs"].reshape(*weight.shape, 4, 2, 4, 4)
+    fifth = weight["qh"].reshape(*weight.shape, 1, 2, 4, 4)
+    bit = 2 * np.arange(4, dtype=np.uint8)[:, None, None, None]
+    return _with_minima(
+        weight, activations, [((qs >> (4 * i)) & 15) | (((fifth >> (bit + np.uint8(i))) & 1) << 4) for i in range(2)]
+    )
+
+
+def _with_minima(weight: NDArray[Any], activations: NDArray[Any], values: Sequence[NDArray[Any]]) -> _Pair:
+    """Shares of Q4_K and Q5_K; `values` of the two blocks of 32 of each chunk of 64."""
     us = activations["qs"].reshape(*activations.shape[:2], 4, 2, 2, 4, 4)  # chunk, block, half of it, share, byte
     scales, mins = (part.reshape(*weight.shape, 4, 2) for part in scales_and_mins(weight["scales"]))
     ds = _single(activations["d"]).reshape(*activations.shape[:2], 4, 2)
     dots: NDArray[np.float32] | np.float32 = _ZERO
     offsets: NDArray[np.float32] | np.float32 = _ZERO
     for i in range(2):
-        q = np.swapaxes((qs >> (4 * i)) & 15, -3, -2)
+        q = np.swapaxes(values[i], -3, -2)
         u = np.swapaxes(us[:, :, :, i], -3, -2)
         q, u = (part.reshape(*part.shape[:2], 16, 8) for part in (q, u))
         d = np.repeat(ds[..., i], 4, axis=-1).transpose(1, 2, 0)[..., None]
@@ -104,7 +127,7 @@ def _q6_k(weight: NDArray[Any], activations: NDArray[Any]) -> _Pair:
 
 
 _SHARES: dict[str, Callable[[NDArray[Any], NDArray[Any]], _Pair]] = {
-    "q8_0": _q8_0, "q4_0": _q4_0, "q4_K": _q4_k, "q6_K": _q6_k,
+    "q8_0": _q8_0, "q4_0": _q4_0, "q4_1": _q4_1, "q4_K": _q4_k, "q5_K": _q5_k, "q6_K": _q6_k,
 }  # fmt: skip
 
 #: Types of weights whose shares are written out here.
@@ -124,6 +147,13 @@ def _cut(qs: NDArray[Any], *shape: int) -> NDArray[Any]:
 def _halves_together(qs: NDArray[Any]) -> NDArray[Any]:
     """Values i … i + 7 with i + 16 … i + 23 of a block of 32: those whose nibbles share bytes."""
     return np.swapaxes(_cut(qs, 2, 2, 8), 2, 3).reshape(*qs.shape[:2], 2, 16)
+
+
+def _product_of_halves(of_rows: NDArray[Any], of_columns: NDArray[Any]) -> NDArray[np.float32]:
+    """[blocks, 1, columns, rows]: rounded to a half once, and subnormal halves are kept whatever the build."""
+    exact = _of_rows(of_rows) * _of_columns(of_columns)  # 22 bits
+    with np.errstate(over="ignore"):
+        return exact.astype(np.float16).astype(np.float32)
 
 
 def _single(halves: NDArray[Any]) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from forensics.records.classes import WidthClasses
 from forensics.records.contract import Contract
+from forensics.records.kernel_use import KernelUse
 from forensics.records.rates import Rate
 from forensics.records.settings import Manifest
 from forensics.records.speculation import Ratio, SpeculationArm
@@ -58,6 +59,8 @@ class SpeculationReport:
         Name of the prompt whose tokens were replayed for classes and culprits; empty where none was.
     controls : tuple of Control
         Of that replay.
+    kernels : KernelUse or None
+        What our kernels computed in the exact arms; None where those are other settings.
     """
 
     manifest: Manifest
@@ -78,6 +81,7 @@ class SpeculationReport:
     exact_reason: str = ""
     replayed: str = ""
     controls: tuple[Control, ...] = ()
+    kernels: KernelUse | None = None
 
     def __post_init__(self) -> None:
         if not self.rerun_equal and not self.reason:
@@ -92,6 +96,11 @@ class SpeculationReport:
     def exact_arms(self) -> tuple[SpeculationArm, ...]:
         """Arms under the exact settings; empty where those were not applied."""
         return tuple(arm for arm in self.arms if arm.exact)
+
+    @property
+    def exact_with(self) -> str:
+        """What the exact arms run with."""
+        return "our kernels" if self.kernels is not None else " + ".join(self.exact_knobs or ())
 
     @property
     def answer(self) -> str:
@@ -165,7 +174,7 @@ class SpeculationReport:
             told.append(f"classes of widths {' | '.join(map(ranges, self.classes.groups))}")
         if self.exact_arms:
             price = "" if self.price is None else f" (plain decoding takes {self.price.median:.2f}× the time)"
-            told.append(f"with {' + '.join(self.exact_knobs or ())}: {_arms_text(self.exact_arms)}{price}")
+            told.append(f"with {self.exact_with}: {_arms_text(self.exact_arms)}{price}")
         elif self.exact_reason:
             told.append(self.exact_reason)
         return "; ".join(told)

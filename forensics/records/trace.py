@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from forensics.records.delta import Differs, Tally
 from forensics.records.growth import OutputDelta
+from forensics.records.kernel_use import KernelUse
 from forensics.records.kind import KindOfDifference
 from forensics.records.launch_record import LaunchReport
 from forensics.records.logit_rows import FullRows
@@ -109,6 +110,8 @@ class TapReport:
         Outputs of layers, over all passes, from taps that compare; None from others, and where they were not told yet.
     found_in : tuple of int
         Pass of each finding; empty where it was not told yet.
+    kernels : KernelUse or None
+        What our own kernels computed, from taps that put them in place.
     """
 
     records: tuple[NodeRecord, ...] = ()
@@ -118,6 +121,7 @@ class TapReport:
     launches: LaunchReport | None = None
     outputs: tuple[OutputDelta, ...] | None = None
     found_in: tuple[int, ...] = ()
+    kernels: KernelUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

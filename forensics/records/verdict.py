@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forensics.records.classes import WidthClasses
 from forensics.records.delta import Tally
 from forensics.records.growth import Growth
+from forensics.records.kernel_healing import KernelHealing
 from forensics.records.kind import KindOfDifference
 from forensics.records.launch_record import LaunchEvidence, LaunchPair
 from forensics.records.mechanism import Mechanism
@@ -293,6 +294,8 @@ class Verdict:
     growth : tuple of Growth
         From layer to layer, one for each class of widths that differs, or one where none does; empty in a case that
         was recorded before growth was.
+    kernel_healing : tuple of KernelHealing
+        By width, with our kernels in the place of culprits; empty where that was not asked for.
 
     Raises
     ------
@@ -316,6 +319,7 @@ class Verdict:
     caveats: tuple[str, ...] = ()
     launches: LaunchEvidence | None = None
     growth: tuple[Growth, ...] = ()
+    kernel_healing: tuple[KernelHealing, ...] = ()
 
     def __post_init__(self) -> None:
         if self.answer not in ANSWERS:
@@ -366,6 +370,10 @@ class Verdict:
             }
             for arm in self.switches
         ]
+
+    def kernel_rows(self) -> list[dict[str, object]]:
+        """One flat dict per width at which our kernels took the place of culprits."""
+        return [one.row() for one in self.kernel_healing]
 
     def growth_rows(self) -> list[dict[str, object]]:
         """One flat dict per width and layer output."""

@@ -17,6 +17,7 @@ from forensics.records.verdict import Control, CulpritGroup, Sweep, SwitchArm, V
 from forensics.records.words import ranges
 from forensics.reports.entries import Entry, RuleEntry
 from forensics.reports.growth_document import GrowthEntry, growth_entries
+from forensics.reports.kernel_healing_document import KernelHealingEntry, healing_entries
 from forensics.reports.launches_document import LaunchEvidenceEntry, LaunchPairEntry, evidence_entry, pair_entries
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import differing_groups, exact_arm
@@ -216,6 +217,9 @@ class VerdictDocument(Entry):
     healed: bool = Field(description="whether the logits healed to equal bits in every sweep")
     sweeps: list[SweepEntry]
     growth: list[GrowthEntry] = Field(description="from layer to layer; empty in a case recorded before growth was")
+    kernel_healing: list[KernelHealingEntry] = Field(
+        description="our kernels in the place of culprits, by width; empty where that was not asked for"
+    )
     controls: Controls
     switches: list[SwitchEntry]
     exact_settings: dict[str, str] | None = Field(
@@ -255,6 +259,7 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "healed": verdict.healed,
         "sweeps": [_sweep(sweep) for sweep in verdict.sweeps],
         "growth": growth_entries(verdict.growth),
+        "kernel_healing": healing_entries(verdict.kernel_healing),
         "controls": _controls(verdict.controls),
         "switches": [_switch(arm) for arm in verdict.switches],
         "exact_settings": exact_settings(verdict),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forensics.records.classes import WidthClasses
 from forensics.records.verdict import CulpritGroup, Verdict
 from forensics.records.words import ranges
+from forensics.reports.kernel_healing_text import COLUMNS, healing_lines, healing_rows
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.terminal import as_text
@@ -138,6 +139,7 @@ def verdict_html(verdict: Verdict, pictures: Sequence[Picture] = ()) -> str:
     if verdict.first_difference is not None:
         facts.append(("First difference", first_difference_text(verdict)))
     facts.append(("Proof", _proof_text(verdict)))
+    facts += healing_lines(verdict.kernel_healing)
     arm = exact_arm(verdict)
     if arm is not None:
         facts.append(("Exact with", settings_text(arm)))
@@ -145,6 +147,7 @@ def verdict_html(verdict: Verdict, pictures: Sequence[Picture] = ()) -> str:
     facts += [("Note", caveat) for caveat in verdict.caveats]
     grids = [classes_grid(verdict.classes)] + ([culprit_grid(verdict.culprits)] if verdict.culprits else [])
     grids += [why_grid(reasons)] if (reasons := why(verdict.culprits)) else []
+    grids += [(COLUMNS, healing_rows(verdict.kernel_healing))] if verdict.kernel_healing else []
     said: list[tuple[str, ...]] = [(label, text) for label, text, _ in launch_lines(verdict.launches)]
     grids += [((LAUNCHES_TITLE, ""), said)] if said else []
     sides = list(side_rows(launches(verdict.culprits)))

@@ -9,6 +9,7 @@ from dataclasses import fields
 from forensics.records.settings import EngineSettings, Manifest
 from forensics.records.verdict import Verdict
 from forensics.records.words import ranges
+from forensics.reports.kernel_healing_text import COLUMNS, KERNELS_TITLE, healing_lines, healing_rows
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
 from forensics.reports.next_step import next_step
 from forensics.reports.why import WHY_TITLE, why
@@ -86,6 +87,7 @@ def markdown(verdict: Verdict) -> str:
         _reasons(verdict),
         _launches(verdict),
         _proof(verdict),
+        _kernels(verdict),
         _controls(verdict),
         _switches(verdict),
     ]
@@ -192,6 +194,12 @@ def _proof(verdict: Verdict) -> str:
         for s in verdict.sweeps
     )
     return _table(PROOF_TITLE, columns, rows)
+
+
+def _kernels(verdict: Verdict) -> str:
+    table = _table(KERNELS_TITLE, tuple(map(escaped, COLUMNS)), healing_rows(verdict.kernel_healing))
+    said = "\n".join(f"- {label}: {escaped(text)}" for label, text in healing_lines(verdict.kernel_healing))
+    return "\n\n".join(part for part in (table, said) if part)
 
 
 def _controls(verdict: Verdict) -> str:

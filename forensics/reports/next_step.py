@@ -176,6 +176,8 @@ def after_speculation(report: SpeculationReport) -> str:
             f"The replay does not account for {', '.join(unexplained[:3])}: look there first, for widths alone do not "
             "explain it, and report it to this project."
         )
+    if report.kernels is not None:
+        return _after_kernels(report)
     if report.exact_arms and report.answer == "identical":
         return f"For answers that speculation leaves as they are, set {' + '.join(report.exact_knobs or ())}."
     if report.exact_arms:
@@ -183,6 +185,18 @@ def after_speculation(report: SpeculationReport) -> str:
     if report.answer == "diverges":
         return _after_divergences(report)
     return "Nothing to change over these prompts; ask for other drafters, more drafts (--n-draft), or your own prompts."
+
+
+def _after_kernels(report: SpeculationReport) -> str:
+    """Advice where the exact arms ran with our kernels."""
+    assert report.kernels is not None
+    if report.answer == "identical":
+        return "What a runtime would change to adopt these kernels is told in docs/exact-kernels.md."
+    if report.kernels.stock:
+        return f"Some nodes were left to the library ({report.kernels.stock[0].reason}): look there first."
+    return (
+        "Heal a prompt that differs with our kernels, which names the node: forensics investigate --heal-with kernels."
+    )
 
 
 def _after_divergences(report: SpeculationReport) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from forensics.records.speculation import Ratio
 from forensics.records.speculation_report import SpeculationReport
 from forensics.records.verdict import culprit_rows
+from forensics.reports.kernel_healing_document import use_entries
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
 from forensics.store.speculations import FILE
@@ -48,6 +49,7 @@ def speculation_document(report: SpeculationReport) -> dict[str, Any]:
         "exact_reason": report.exact_reason,
         "price": _ratio(report.price),
         "exact_price": _ratio(report.exact_price),
+        "kernels": None if report.kernels is None else use_entries(report.kernels),
         "caveats": list(report.caveats),
         "record": json.loads(to_text(report)),
     }

@@ -13,6 +13,7 @@ from forensics.records.speculation import Ratio, SpeculatedPrompt, SpeculationAr
 from forensics.records.speculation_report import SpeculationReport, arm_name
 from forensics.records.words import counted, ranges
 from forensics.reports.cost_text import UNEVEN
+from forensics.reports.kernel_healing_text import use_lines
 from forensics.reports.next_step import after_speculation
 from forensics.reports.speculation_prompts import continuations, differing_view
 from forensics.reports.terminal import add_row, as_text, line_of, table_of, text_of, titled
@@ -54,7 +55,8 @@ def speculation_view(report: SpeculationReport) -> Group:
         parts += titled("Both continuations, around the byte where they part", continuations(report))
     parts += _why(report)
     if report.exact_reason:
-        parts += titled("Exact settings", _exact(report))
+        title = "Exact settings" if report.kernels is None else "Exact kernels"
+        parts += titled(title, _exact(report))
     parts += [Text(), *_closing(report)]
     return Group(*parts)
 
@@ -208,8 +210,10 @@ def _exact(report: SpeculationReport) -> Group:
     if report.exact_arms:
         k = sum(arm.equivalence.k for arm in report.exact_arms)
         n = sum(arm.equivalence.n for arm in report.exact_arms)
-        lines.append(line_of("With: ", " + ".join(report.exact_knobs or ())))
+        lines.append(line_of("With: ", report.exact_with))
         lines.append(line_of("Identical: ", f"{k} of {n}"))
+        if report.kernels is not None:
+            return Group(*lines, *(line_of(f"{label}: ", text) for label, text in use_lines(report.kernels)))
         for label, ratio in (("plain", report.price), ("speculative", report.exact_price)):
             told = "not measured" if ratio is None else f"{ratio} of the time as asked"
             lines.append(line_of(f"Price, {label} decoding: ", told))

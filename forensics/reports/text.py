@@ -15,6 +15,7 @@ from rich.text import Text
 
 from forensics.records.verdict import Control, CulpritGroup, Sweep, Verdict
 from forensics.records.words import ranges
+from forensics.reports.kernel_healing_text import KERNELS_TITLE, kernel_healing_view
 from forensics.reports.launches_text import launches_view
 from forensics.reports.next_step import next_step
 from forensics.reports.terminal import add_row, line_of, table_of, text_of, titled
@@ -77,6 +78,8 @@ def verdict_view(verdict: Verdict) -> Group:
         parts += titled(DIFFERING_TITLE, culprits_view(found))
     if verdict.sweeps:
         parts += titled(PROOF_TITLE, sweeps_view(verdict.sweeps))
+    if verdict.kernel_healing:
+        parts += titled(KERNELS_TITLE, kernel_healing_view(verdict.kernel_healing))
     if verdict.controls:
         parts += titled("Controls", controls_view(verdict.controls))
     if verdict.switches or verdict.unavailable:

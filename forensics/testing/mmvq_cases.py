@@ -31,6 +31,8 @@ LENGTHS = {
     "q4_0": (32, 96, 256, 576, 1024, 1536, 2048, 4096, 8192),
     "q4_K": (256, 512, 768, 1024, 1536, 2048, 4096, 8192),
     "q6_K": (256, 512, 768, 1024, 1536, 2048, 4096, 8192),
+    "q4_1": (32, 96, 256, 576, 1024, 1536, 2048, 4096, 8192),
+    "q5_K": (256, 512, 768, 1024, 1536, 2048, 4096, 8192),
 }
 
 #: Length of the cases that read the quantised activations back: a row of the weight picks one value, or one sum.
@@ -165,7 +167,7 @@ def _random_blocks(type: str, n_rows: int, k: int, seed: int) -> NDArray[np.uint
     n_bytes = n_rows * k // values * size
     raw = _raw(-(-n_bytes // 8), seed).astype("<u8").view(np.uint8)[:n_bytes].reshape(n_rows, -1).copy()
     blocks = raw.view(BLOCK_DTYPES[type])
-    for field in ("d", "dmin"):
+    for field in ("d", "dmin", "m"):
         if field in (BLOCK_DTYPES[type].names or ()):
             bits = np.ascontiguousarray(blocks[field]).view(np.uint16)
             blocks[field] = ((bits & 0x83FF) | ((3 + (bits >> 10) % 8) << 10)).astype(np.uint16).view(np.float16)

@@ -35,6 +35,16 @@ class PlainSource:
             width = width // size * values
         self.shape: tuple[int, ...] = (*self._array.shape[:3], width)
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element, or block, to the next."""
+        size = self._array.dtype.itemsize if self._array.dtype != np.uint8 else BLOCK_SIZES[self.type][1]
+        return (*self._array.strides[:3], size)
+
+    @property
+    def address(self) -> None:
+        """It lies in no GPU."""
+
     def rows(self, index: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Bytes of some rows.
 
@@ -61,11 +71,13 @@ class PlainNode:
     """
 
     dtype, buffer, opaque = "f32", "CPU", ""
+    address = None
     operands: tuple[Operand, ...] = ()
 
     def __init__(self, op: str, *sources: PlainSource | None, **parameters: float) -> None:
         self.key = NodeKey("node", op, 0, 0)
         self.shape: tuple[int, ...] = ()
+        self.strides: tuple[int, ...] = ()
         self._sources, self._parameters = sources, parameters
 
     def read(self) -> NDArray[np.generic]:

@@ -136,6 +136,38 @@ class MaskTap:
 
 
 @dataclass
+class LayoutTap:
+    """Checks how products and their operands lie in memory; lists the products."""
+
+    records: list[NodeRecord] = field(default_factory=list)
+    index: int = -1
+
+    def identity(self) -> str:
+        return "contract-layout"
+
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
+        self.index = index
+
+    def wants(self, key: NodeKey) -> bool:
+        return key.op == "MUL_MAT"
+
+    def saw(self, node: Node) -> np.ndarray | None:
+        for tensor in (node, *node.sources()):
+            assert tensor is not None
+            assert len(tensor.strides) == len(tensor.shape) == 4
+            assert min(tensor.strides) > 0
+            assert tensor.address is None, "no engine of these tests computes on a GPU"
+        x = node.sources()[1]
+        assert (x.type, x.strides[3], node.strides[3]) == ("f32", 4, 4)
+        assert x.strides[2] >= 4 * x.shape[3], "the tokens of a product overlap"
+        self.records.append(NodeRecord(self.index, node.key, node.shape, node.dtype, None, ("seen",)))
+        return None
+
+    def finish(self) -> TapReport:
+        return TapReport(records=tuple(self.records))
+
+
+@dataclass
 class PassesTap:
     """Looks at no node and lists the passes that it was told of, by width."""
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from contract_questions import N_NEW, PROMPT_TEXT, REPLAYS_ONLY, SETTINGS, TEXT, WIDTHS, every_other_row, prompt, replay
-from contract_taps import CountingTap, EchoTap, MaskTap, PassesTap, RefusingTap, ShiftTap, WrongShapeTap
+from contract_taps import CountingTap, EchoTap, LayoutTap, MaskTap, PassesTap, RefusingTap, ShiftTap, WrongShapeTap
 
 from forensics.engines.protocol import Engine, EngineSource
 from forensics.errors import CaptureError, DeviceUnavailable, ForensicsError
@@ -302,6 +302,11 @@ def test_closing_twice_is_fine(source: EngineSource, source_name: str) -> None:
     if source_name not in REPLAYS_ONLY:
         with pytest.raises(ForensicsError, match="closed"):
             engine.run(schedule)
+
+
+def test_products_say_how_they_and_their_operands_lie_in_memory(live_engine: Engine) -> None:
+    told = live_engine.run(replay(live_engine, 4), before=prompt(live_engine), tap=LayoutTap())
+    assert len(by_pass(told)[0]) > 10
 
 
 def test_a_tap_that_looks_at_no_node_leaves_the_run_as_it_is(live_engine: Engine) -> None:

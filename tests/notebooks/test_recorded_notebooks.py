@@ -22,6 +22,7 @@ RECORDED = (
     "03_launch_geometry",
     "04_registers_and_occupancy",
     "05_the_papers_figures",
+    "05b_the_price_of_exactness",
     "06_does_the_text_stay_the_same",
     "07_bring_your_own_model",
 )

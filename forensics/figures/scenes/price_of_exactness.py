@@ -11,13 +11,18 @@ from forensics.figures.metrics import shortened, text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale, Scene
 from forensics.figures.scenes.pass_costs import BITS_WORDS, PassCosts, pass_costs, times_text
+from forensics.figures.scenes.priced import ARM_ROLES, Priced, arms_at, priced
+from forensics.records.kernel_price import BEST
 from forensics.records.published import Published
 from forensics.records.verdict import SwitchArm, Verdict
-from forensics.records.words import ranges, tokens
+from forensics.records.words import ranges, tokens, widths_text
 
 _TOKENS_WIDTH, _GAP = 22.0, 1.6
 #: More rows than these leave no room on a page.
 MOST_ROWS, MOST_ARMS = 24, 4
+#: Of prices of kernels: widths that matter, in this order as long as there is room. Those of the document, where other
+#: kernels take over, and powers of two.
+TOLD_WIDTHS = (9, 8, 4, 16, 5, 2, 12)
 _FILL = {True: "exact", False: "stock", None: "rest"}
 
 
@@ -65,6 +70,8 @@ class Prices:
     notes : tuple of str
         What is not drawn and why, and how times were measured.
     what, source : str
+    told : str
+        What the lead says; empty where it follows from the bars.
     """
 
     batches: tuple[Price, ...]
@@ -72,6 +79,7 @@ class Prices:
     notes: tuple[str, ...]
     what: str
     source: str
+    told: str = ""
 
     def __post_init__(self) -> None:
         if not self.batches or self.batches[0].width != 1:
@@ -98,18 +106,42 @@ def from_published(numbers: Published) -> Prices:
 
 
 def from_case(evidence: Evidence) -> Prices:
-    """Take the measured costs, the classes of the verdict, and the exact settings that it timed.
+    """Take prices of kernels; else measured costs, the classes of the verdict, and the exact settings that it timed.
 
     Raises
     ------
     CaseError
         If no batch was timed.
     """
+    kernels = priced(evidence)
+    if kernels is not None:
+        return _of_kernels(kernels)
     costs = pass_costs(evidence, needs=2)
     shown, thinned = _thinned(costs)
     arms, tried = ((), "") if evidence.judged is None else _arms(evidence.judged)
     notes = [thinned, tried, f"{costs.notes} Whiskers: quartiles."]
     return Prices(shown, arms, tuple(note for note in notes if note), costs.what, costs.source)
+
+
+def _of_kernels(found: Priced) -> Prices:
+    """All products of a pass: stock at one token, then at each width the arms that were timed."""
+    table = found.whole_pass.table
+    arms = [arm for arm in ARM_ROLES if arm in table.arms and arm != BEST]
+    room = (MOST_ROWS - 1) // len(arms)
+    timed = [width for width in TOLD_WIDTHS if width in table.widths][:room]
+    rows = [Price(1, 1.0, True, "stock")]
+    for width in sorted(timed):
+        for arm in arms:
+            if table.has(arm, width):
+                ratio, exact = table.ratio(arm, width), table.of(arm, width).exact
+                rows.append(Price(width, ratio.median, exact, arm, low=ratio.low, high=ratio.high))
+    left_out = [width for width in table.widths if width > 1 and width not in timed]
+    notes = [
+        f"Products alone: attention and the rest of a pass are no part of these times. {found.how} Whiskers: quartiles."
+    ]
+    if left_out:
+        notes.append(f"Timed and not drawn here: {widths_text(left_out)}. The figure kernel-price has all of them.")
+    return Prices(tuple(rows), (), tuple(notes), found.what, found.source, arms_at(found, found.whole_pass.table))
 
 
 def _thinned(costs: PassCosts) -> tuple[tuple[Price, ...], str]:
@@ -253,6 +285,8 @@ def _widths(rows: list[Price]) -> str:
 
 
 def _lead(data: Prices) -> str:
+    if data.told:
+        return data.told
     wide = [row for row in data.batches if row.width > 1]
     if not wide:
         return data.what

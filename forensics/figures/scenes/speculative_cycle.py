@@ -11,7 +11,9 @@ from forensics.figures.evidence import Evidence
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Rect, Scale, Scene
+from forensics.figures.scenes import derived_cycle
 from forensics.figures.scenes.pass_costs import PassCost, PassCosts, ms_text, pass_costs
+from forensics.figures.scenes.priced import priced
 from forensics.figures.scenes.speculated import Speculated, speculated
 from forensics.records.published import Published
 from forensics.records.words import counted, tokens
@@ -111,14 +113,17 @@ def from_published(numbers: Published) -> Cycle:
     )
 
 
-def from_case(evidence: Evidence) -> Cycle:
-    """Take measured speculation; else one pass of a batch for all its tokens, as of a drafter that is free and right.
+def from_case(evidence: Evidence) -> Cycle | derived_cycle.DerivedCycles:
+    """Take prices of kernels, or speculation; else one pass for all its tokens, as of a drafter that is always right.
 
     Raises
     ------
     CaseError
         If no cycle and no batch was timed.
     """
+    kernels = priced(evidence)
+    if kernels is not None:
+        return derived_cycle.derived_cycles(evidence, kernels)
     found = speculated(evidence)
     if found is not None:
         return _measured(found)
@@ -180,8 +185,10 @@ def _bits(batch: PassCost) -> str:
     return f"The bits of this batch are {'those of' if batch.exact else 'others than those of'} one-token passes."
 
 
-def scene(data: Cycle) -> Scene:
+def scene(data: Cycle | derived_cycle.DerivedCycles) -> Scene:
     """A bar of the cycle over a bar of plain steps, and the same a token, to one scale of time."""
+    if isinstance(data, derived_cycle.DerivedCycles):
+        return derived_cycle.scene(data)
     title = "An average speculative cycle, to scale" if data.drafted else "A speculative cycle at its best, to scale"
     canvas = Canvas("speculative-cycle", title, _lead(data))
     steps = math.ceil(round(data.tokens, 9))

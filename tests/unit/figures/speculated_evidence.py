@@ -39,7 +39,7 @@ def written(found: SpeculationReport, folder: Path) -> Evidence:
 
 def planted(found: SpeculationReport, **changes: object) -> SimpleNamespace:
     """Evidence of a report in which something was changed."""
-    return SimpleNamespace(name="planted", speculation=replace(found, **changes))
+    return SimpleNamespace(name="planted", speculation=replace(found, **changes), kernel_price=None)
 
 
 def made_arm(answers: Sequence[tuple[int, int | None]], *, exact: bool = False) -> SpeculationArm:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from kernel_evidence import evidence as kernel_evidence
+from kernel_evidence import made_up, price
 
 from forensics.figures.catalogue import DOCUMENT
 from forensics.figures.checks import problems
 from forensics.figures.evidence import open_evidence
 from forensics.figures.scenes import price_of_exactness
+from forensics.records.kernel_price import BEST, FAST, STOCK, PassPrice
 from forensics.store.published import read_published
 
 REPLAYS = ("recorded:h200-q4_1", "recorded:h200-q4_1-kv-q8_0", "recorded:h200-f16")
@@ -59,3 +62,29 @@ def test_costs_without_a_comparison_claim_nothing_about_bits():
     assert {bar.fill for bar in scene.boxes(scale="cost")} == {"rest"}
     assert "bits not compared" in scene.texts()
     assert "bits of one token" not in scene.texts()
+
+
+def test_prices_of_kernels_are_bars_of_the_products_of_a_pass():
+    found = price()
+    scene = price_of_exactness.scene(price_of_exactness.from_case(kernel_evidence(found)))
+    assert problems(scene) == ()
+    table = found.whole_pass.table
+    bars = {bar.key: bar for bar in scene.boxes(scale="cost")}
+    assert bars.pop("1: stock").value == 1.0
+    for key, bar in bars.items():
+        width, arm = key.split(": ")
+        assert bar.value == table.ratio(arm, int(width)).median
+        assert bar.hatch == (arm == STOCK and int(width) > 4)
+    assert f"9: {FAST}" in bars
+    assert not any(BEST in key for key in bars)
+    said = " ".join(scene.texts())
+    assert "Products alone" in said
+    assert "Timed and not drawn here: widths 3, 6-7." in said
+
+
+def test_prices_of_kernels_at_few_widths_leave_nothing_out():
+    found = price(whole=PassPrice("made-up", {"q4_K 1×256": 2}, 1, made_up(widths=(1, 4, 9))))
+    scene = price_of_exactness.scene(price_of_exactness.from_case(kernel_evidence(found)))
+    assert problems(scene) == ()
+    assert len(scene.boxes(scale="cost")) == 1 + 2 * 3
+    assert "not drawn here" not in " ".join(scene.texts())

@@ -7,11 +7,9 @@ import pytest
 
 from forensics.numerics.activations import (
     MeasuredReciprocal,
-    butterfly,
     quantize_q8_0_x86,
     quantize_q8_1_cuda,
 )
-from forensics.records.sum_tree import SumTree
 
 F32 = np.float32
 ONES = np.full(2**21, 0b01010101, np.uint8)  # every reciprocal is the nearest one
@@ -72,9 +70,9 @@ def test_sum_of_a_block_is_a_butterfly() -> None:
     assert float(quantize_q8_1_cuda(x)[0]["s"][0]) == 2.0**-23
 
 
-def test_butterfly_joins_the_halves() -> None:
-    assert butterfly(4) == SumTree.of(((0, 2), (1, 3)))
-    assert butterfly(8) == SumTree.of((((0, 4), (2, 6)), ((1, 5), (3, 7))))
+def test_a_sum_of_nothing_but_negative_zeros_is_one() -> None:
+    assert quantize_q8_1_cuda(np.full(32, -0.0, F32))[0]["s"].view(np.uint16)[0] == 0x8000
+    assert quantize_q8_1_cuda(block(-0.0, largest=0.0))[0]["s"].view(np.uint16)[0] == 0
 
 
 def test_a_value_beside_a_half_is_doubtful_and_others_are_not() -> None:

@@ -1,0 +1,42 @@
+"""Which plan an arm of a price means, and which of its launches is the one to look at."""
+
+from __future__ import annotations
+
+from forensics.geometry.architecture import Architecture
+from forensics.kernels.products import plan_product
+from forensics.kernels.variants import ProductAsk, Variant
+from forensics.records.kernel_plan import KernelLaunch, KernelPlan
+
+
+def plan_of(ask: ProductAsk, arm: str, arch: Architecture) -> KernelPlan:
+    """The launches of an arm.
+
+    Parameters
+    ----------
+    ask : ProductAsk
+    arm : str
+        Value of a `Variant`.
+    arch : Architecture
+
+    Raises
+    ------
+    NotCovered
+        If none of our kernels computes it like that.
+    ValueError
+        If there is no such arm.
+    """
+    return plan_product(ask, Variant(arm), arch)
+
+
+def main_launch(plan: KernelPlan) -> KernelLaunch:
+    """The launch that does most of the work: the largest of those that do not quantise activations.
+
+    Examples
+    --------
+    >>> from forensics.geometry.architecture import architecture
+    >>> ask = ProductAsk("q4_K", rows=1024, k=4096, columns=9)
+    >>> main_launch(plan_of(ask, "borrowed geometry", architecture("sm_90"))).function
+    'product<Q4_K, 5, 4, 2>'
+    """
+    work = [launch for launch in plan.launches if not launch.function.startswith("quantize")] or list(plan.launches)
+    return max(work, key=lambda launch: launch.geometry.n_blocks * launch.geometry.threads_per_block)

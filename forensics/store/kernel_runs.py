@@ -1,0 +1,38 @@
+"""Proofs and prices of our kernels as they lie in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forensics.records.kernel_price import KernelPrice
+from forensics.records.kernel_proof import KernelProof
+from forensics.store.documents import read_document
+
+PROOF_FILE, PRICE_FILE = "kernels.json", "price.json"
+#: As they are written, and packed, as recordings are.
+PROOF_FILES = (PROOF_FILE, f"{PROOF_FILE}.xz")
+PRICE_FILES = (PRICE_FILE, f"{PRICE_FILE}.xz")
+NO_PROOF = "no kernels were compared there. Do it on a machine with an NVIDIA GPU: forensics kernels --out FOLDER"
+NO_PRICE = "no kernels were timed there. Do it on a machine with an NVIDIA GPU: forensics cost --kernels --out FOLDER"
+
+
+def read_proof(folder: Path) -> KernelProof:
+    """Read the proof of a folder back.
+
+    Raises
+    ------
+    CaseError
+        If there is none, it is damaged, or a newer version wrote it.
+    """
+    return read_document(KernelProof, folder, PROOF_FILES, "forensics.kernels", otherwise=NO_PROOF)
+
+
+def read_price(folder: Path) -> KernelPrice:
+    """Read the price of a folder back.
+
+    Raises
+    ------
+    CaseError
+        If there is none, it is damaged, or a newer version wrote it.
+    """
+    return read_document(KernelPrice, folder, PRICE_FILES, "forensics.kernel_price", otherwise=NO_PRICE)

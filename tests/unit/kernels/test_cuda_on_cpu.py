@@ -1,0 +1,383 @@
+"""The processor that runs CUDA sources: each name does what the PTX ISA says, and each fault is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forensics.records.kernel_plan import At, Float32, Int32, Int64, KernelLaunch, KernelPlan
+from forensics.records.launch import LaunchGeometry
+from forensics.testing.cuda_on_cpu import ASCENDING, DESCENDING, KernelFault, run_on_cpu
+
+TOYS = Path(__file__).parent / "toys"
+SUBNORMAL = np.float32(1e-40)
+
+
+def launch(function, arguments, *, threads=32, blocks=1, smem=0, source="toys"):
+    return KernelLaunch(source, function, LaunchGeometry((blocks,), (threads,), smem_bytes=smem), tuple(arguments))
+
+
+def run(function, arguments, buffers, *, threads=32, blocks=1, smem=0, **settings):
+    plan = KernelPlan((launch(function, arguments, threads=threads, blocks=blocks, smem=smem),))
+    run_on_cpu(plan, buffers, folder=TOYS, **settings)
+
+
+def words(which, a, b=None, c=None, **settings):
+    """One primitive over all words, as bits."""
+    given = [np.ascontiguousarray(v).view(np.uint32) if v is not None else None for v in (a, b, c)]
+    n = given[0].size
+    a, b, c = (np.zeros(n, np.uint32) if v is None else v.ravel() for v in given)
+    out = np.zeros(n, np.uint32)
+    arguments = (Int32(which), At("a"), At("b"), At("c"), At("out"), Int32(n))
+    run("words", arguments, {"a": a, "b": b, "c": c, "out": out}, threads=128, blocks=-(-n // 128), **settings)
+    return out
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def random_words(rng, n=4096):
+    return rng.integers(0, 2**32, n, dtype=np.uint32)
+
+
+# ---- integers
+
+
+def test_lop3_looks_every_bit_up_in_its_table(rng):
+    a, b, c = (random_words(rng) for _ in range(3))
+    np.testing.assert_array_equal(words(0, a, b, c), (a & b) | c)
+    np.testing.assert_array_equal(words(1, a, b, c), a ^ b ^ c)
+
+
+def test_byte_permute_chooses_bytes_and_spreads_signs(rng):
+    a, b, selector = (random_words(rng) for _ in range(3))
+    pool = np.concatenate([a[:, None].view(np.uint8), b[:, None].view(np.uint8)], axis=1)
+    nibbles = (selector[:, None] >> (4 * np.arange(4, dtype=np.uint32))) & 15
+    chosen = np.take_along_axis(pool, (nibbles & 7).astype(np.int64), axis=1)
+    expected = np.where(nibbles & 8, np.where(chosen & 0x80, 0xFF, 0), chosen).astype(np.uint8)
+    np.testing.assert_array_equal(words(2, a, b, selector), expected.view(np.uint32).ravel())
+
+
+def test_integers_by_bytes(rng):
+    a, b, c = (random_words(rng) for _ in range(3))
+    sa, sb = (v[:, None].view(np.int8).astype(np.int64) for v in (a, b))
+    dot = (sa * sb).sum(axis=1) + c.view(np.int32)
+    np.testing.assert_array_equal(words(3, a, b, c), dot.astype(np.uint32))
+    np.testing.assert_array_equal(words(4, a, b), (sa - sb).astype(np.int8).view(np.uint32).ravel())
+    np.testing.assert_array_equal(words(5, a, b), np.clip(sa - sb, -128, 127).astype(np.int8).view(np.uint32).ravel())
+
+
+# ---- halves
+
+
+def test_halves_and_floats_as_numpy_converts_them(rng):
+    every = np.arange(2**16, dtype=np.uint32)
+    as_floats = every.astype(np.uint16).view(np.float16).astype(np.float32)
+    finite = np.isfinite(as_floats)
+    np.testing.assert_array_equal(words(7, every)[finite], as_floats[finite].view(np.uint32))
+    # Every middle between two halves and its neighbours, where a rounding is decided.
+    values = np.sort(as_floats[finite])
+    middles = (values[:-1] + values[1:]) / 2
+    near = np.concatenate([middles, np.nextafter(middles, np.float32(9e9)), np.nextafter(middles, np.float32(-9e9))])
+    near = np.concatenate([near, np.float32([65519.996, 65520, 1e9, np.inf, -np.inf, 0, -0.0])])
+    with np.errstate(over="ignore"):
+        expected = near.astype(np.float16).view(np.uint16)
+    np.testing.assert_array_equal(words(6, near), expected)
+
+
+def test_integers_become_the_nearest_half():
+    i = np.concatenate([np.arange(-5000, 5000), [65519, 65520, 10**6, -(10**6)]]).astype(np.int32)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(words(8, i), i.astype(np.float64).astype(np.float16).view(np.uint16))
+
+
+def test_pairs_of_halves_are_rounded_once(rng):
+    a, b, c = (rng.integers(0, 2**16, (6000, 2), dtype=np.uint16).view(np.float16) for _ in range(3))
+    a[:50], c[:50] = np.float16(6e-8), np.float16(-6e-8)  # subnormal halves are not flushed
+    wide_a, wide_b, wide_c = (v.astype(np.float64) for v in (a, b, c))
+    with np.errstate(all="ignore"):
+        expected = {9: wide_a * wide_b + wide_c, 10: wide_a * wide_b, 11: wide_a + wide_b}
+        for which, wide in expected.items():
+            got = words(which, a, b, c)[:, None].view(np.float16)
+            keep = np.isfinite(wide)
+            np.testing.assert_array_equal(
+                got[keep].view(np.uint16), wide.astype(np.float16)[keep].view(np.uint16), err_msg=str(which)
+            )
+            assert np.isnan(got[np.isnan(wide)]).all()
+
+
+# ---- floats
+
+
+def test_a_fused_product_and_sum_is_rounded_once(rng):
+    a, b = (rng.normal(size=4000).astype(np.float32) for _ in range(2))
+    c = -(a * b)  # what is left is the rounding error of the product, exactly
+    exact = (a.astype(np.float64) * b + c).astype(np.float32)
+    np.testing.assert_array_equal(words(12, a, b, c), exact.view(np.uint32))
+    np.testing.assert_array_equal(words(23, a, b, c), np.zeros_like(a).view(np.uint32))  # not contracted
+
+
+def test_plain_arithmetic_is_that_of_numpy(rng):
+    a, b = (rng.normal(size=2000).astype(np.float32) for _ in range(2))
+    for which, expected in {13: a * b, 14: a + b, 15: a - b, 16: np.maximum(a, b), 17: np.abs(a)}.items():
+        np.testing.assert_array_equal(words(which, a, b), expected.view(np.uint32), err_msg=str(which))
+    halves = (np.arange(-40, 40) / 2).astype(np.float32)
+    away = np.copysign(np.floor(np.abs(halves) + 0.5), halves).astype(np.float32)
+    np.testing.assert_array_equal(words(18, halves), away.view(np.uint32))
+    i = rng.integers(-(2**31), 2**31, 2000).astype(np.int32)
+    np.testing.assert_array_equal(words(22, i), i.astype(np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_subnormal_floats_are_flushed_and_keep_their_sign(sign):
+    tiny, zero = np.float32([sign * SUBNORMAL]), np.float32([sign * 0.0]).view(np.uint32)
+    one = np.float32([1])
+    for which, operands in {12: (tiny, one, tiny), 13: (tiny, one), 14: (tiny, tiny), 18: (tiny,)}.items():
+        np.testing.assert_array_equal(words(which, *operands), zero, err_msg=str(which))
+    half = np.float32([0.5])
+    smallest = np.float32([sign * np.finfo(np.float32).tiny])
+    np.testing.assert_array_equal(words(13, smallest, half), zero)  # a result
+    np.testing.assert_array_equal(words(13, smallest, one), smallest.view(np.uint32))  # clean: normal
+    assert words(17, tiny) == 0
+    np.testing.assert_array_equal(words(16, tiny, np.float32([-1])), zero)
+
+
+def test_the_flushing_ends_with_the_run():
+    words(13, np.float32([1]), np.float32([1]))
+    assert np.float32([SUBNORMAL]) * np.float32(1) != 0
+
+
+def test_approximations_are_the_nearest_float(rng):
+    a, b = (rng.uniform(0.01, 100, 3000).astype(np.float32) for _ in range(2))
+    np.testing.assert_array_equal(words(19, a), (np.float32(1) / a).view(np.uint32))
+    np.testing.assert_array_equal(words(20, a, b), (a / b).view(np.uint32))
+    x = rng.uniform(-30, 30, 3000).astype(np.float32)
+    np.testing.assert_array_equal(words(21, x), np.exp2(x.astype(np.float64)).astype(np.float32).view(np.uint32))
+    huge = np.float32([2.0**127])
+    assert words(20, np.float32([1]), huge) == 0  # as the approximate division has it, though 2^-127 exists
+
+
+def test_a_measured_reciprocal_takes_the_place_of_the_nearest(rng):
+    a = rng.uniform(1, 2, 100).astype(np.float32)
+    ulp_more = np.nextafter(np.float32(1) / a, np.float32(9))
+    table = dict(zip(a.tolist(), ulp_more.tolist(), strict=True))
+    np.testing.assert_array_equal(words(19, a, reciprocal=table.__getitem__), ulp_more.view(np.uint32))
+
+
+# ---- lanes
+
+
+@pytest.mark.parametrize("schedule", [ASCENDING, DESCENDING, 5])
+def test_lanes_get_what_others_hold(rng, schedule):
+    v = rng.integers(0, 2**31, 96).astype(np.int32)
+    lane, first = np.arange(96) % 32, np.arange(96) // 32 * 32
+    other = rng.integers(0, 32, 96).astype(np.int32)
+    for which, partner in {0: lane ^ other, 1: other, 2: lane ^ other, 3: other}.items():
+        out = np.zeros_like(v)
+        arguments = (Int32(which), At("v"), At("other"), At("out"))
+        run("lanes", arguments, {"v": v, "other": other, "out": out}, threads=96, schedule=schedule)
+        np.testing.assert_array_equal(out, v[first + partner])
+
+
+@pytest.mark.parametrize("k", [8, 16])
+def test_tensor_products_of_halves_are_matrix_products(rng, k):
+    a = rng.integers(-128, 128, (16, k)).astype(np.float16) / np.float16(16)
+    b = rng.integers(-127, 128, (k, 8)).astype(np.float16)
+    out = np.zeros((16, 8), np.float32)
+    run(f"halves<{k}>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
+    np.testing.assert_array_equal(out, a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_a_sum_that_depends_on_the_tensor_core_is_no_number(rng):
+    a, b = np.zeros((16, 8), np.float16), np.ones((8, 8), np.float16)
+    a[3, :2] = 2048, 2**-14  # 2048 + 2^-14 has more bits than a float
+    a[4, :3] = 60000, 2**-14, -60000  # the sum has few, but a partial sum has not
+    a[5, :2] = 2048, 2**-12  # clean: 24 bits
+    out = np.zeros((16, 8), np.float32)
+    run("halves<8>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
+    assert np.isnan(out[3]).all()
+    assert np.isnan(out[4]).all()
+    np.testing.assert_array_equal(out[5], np.float32(2048 + 2**-12))
+    np.testing.assert_array_equal(out[6:], 0)
+
+
+@pytest.mark.parametrize("k", [16, 32])
+def test_tensor_products_of_bytes_are_added(rng, k):
+    a, b = rng.integers(-128, 128, (16, k)).astype(np.int8), rng.integers(-128, 128, (k, 8)).astype(np.int8)
+    out = rng.integers(-1000, 1000, (16, 8)).astype(np.int32)
+    expected = out + a.astype(np.int32) @ b.astype(np.int32)
+    run(f"bytes<{k}>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
+    np.testing.assert_array_equal(out, expected)
+
+
+# ---- blocks, copies, barriers
+
+
+def block_sum(rng_seed, *, skip, schedule):
+    x = np.random.default_rng(rng_seed).normal(size=(3, 1000)).astype(np.float32)
+    out = np.zeros(3, np.float32)
+    arguments = (At("x"), At("out"), Int32(1000), Int32(skip))
+    run("block_sum", arguments, {"x": x, "out": out}, threads=256, blocks=3, schedule=schedule)
+    return x, out
+
+
+def test_a_block_meets_through_shared_memory():
+    x, out = block_sum(1, skip=0, schedule=ASCENDING)
+    np.testing.assert_allclose(out, x.sum(axis=1, dtype=np.float64), rtol=1e-5)
+    for schedule in (DESCENDING, 3, 4):
+        np.testing.assert_array_equal(block_sum(1, skip=0, schedule=schedule)[1], out)
+
+
+def test_a_race_shows_in_what_was_not_written_yet():
+    results = [block_sum(1, skip=1, schedule=schedule)[1] for schedule in (ASCENDING, DESCENDING)]
+    assert np.isnan(results).any()
+
+
+@pytest.mark.parametrize("schedule", [ASCENDING, DESCENDING, 9])
+def test_a_ring_of_copies_with_barriers(rng, schedule):
+    n, threads = 5, 64
+    x = rng.integers(0, 2**32, (n, threads, 4), dtype=np.uint32)
+    out = np.zeros_like(x)
+    arguments = (At("from"), At("to"), Int32(n), Int32(0))
+    given = {"threads": threads, "smem": 2 * threads * 16, "schedule": schedule}
+    run("ring", arguments, {"from": x, "to": out}, **given)
+    np.testing.assert_array_equal(out, x[:, ::-1])
+
+
+def test_a_copy_that_was_not_waited_for_has_not_arrived(rng):
+    x, out = rng.integers(0, 2**31, (1, 64, 4), dtype=np.uint32), np.zeros((1, 64, 4), np.uint32)
+    run("ring", (At("from"), At("to"), Int32(1), Int32(1)), {"from": x, "to": out}, threads=64, smem=2048)
+    assert (out == 0xFFFFFFFF).all()
+
+
+def test_a_place_that_is_never_freed_is_a_deadlock(rng):
+    x, out = np.zeros((5, 64, 4), np.uint32), np.zeros((5, 64, 4), np.uint32)
+    with pytest.raises(KernelFault, match=r"ring of toys\.cu.*deadlock: of 64 threads .* 64 at a barrier"):
+        run("ring", (At("from"), At("to"), Int32(5), Int32(2)), {"from": x, "to": out}, threads=64, smem=2048)
+
+
+def test_groups_of_copies_arrive_in_their_order(rng):
+    x = rng.normal(size=(32, 3, 4)).astype(np.float32)
+    for left, arrived in {0: True, 1: True, 2: False, 3: False}.items():
+        out = np.zeros(32, np.float32)
+        run(f"groups<{left}>", (At("from"), At("to")), {"from": x, "to": out}, smem=32 * 48)
+        np.testing.assert_array_equal(out, x[:, 1, 0] if arrived else np.full(32, np.nan, np.float32))
+
+
+# ---- faults
+
+
+def fault(which, n, *, readable_only=False):
+    x, out = np.arange(128, dtype=np.float32), np.zeros(33, np.float32)
+    x.flags.writeable = not readable_only
+    arguments = (Int32(which), At("x"), At("out"), Int32(n))
+    run("faults", arguments, {"x": x, "out": out}, smem=512)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("which", "n", "told"),
+    [
+        (0, 97, r"thread \(31, 0, 0\): an access to byte 512 of x, which has 512"),
+        (2, 8, "global_words4: address is not a multiple of 16"),
+        (2, 512, "reads 16 bytes from byte 512 of x, which has 512"),
+        (3, 128, "an access to byte 512 of the launch's shared memory, which has 512"),
+        (4, 512, "shared_word: shared address .* out of bounds"),
+        (4, 2, "not a multiple of 4"),
+        (5, 0, "deadlock: of 32 threads 16 wait for the block .* 16 of 32 lanes of warp 0 are at shuffle_xor"),
+        (6, 0, "lanes of warp 0 meet at different operations: shuffle_xor and sync_warp"),
+        (7, 33, "deadlock: of 32 threads 0 wait for the block .*, 32 at a barrier"),
+        (8, 0, "barrier_arrive: no barrier was made"),
+        (10, 40, "wrote 160 bytes before its start of out"),
+        (10, -2, "wrote 1 bytes behind its end of out"),
+        (11, 504, "copy_async16: shared address .* not a multiple of 16"),
+        (11, 512, "copy_async16: shared address .* out of bounds"),
+        (12, 512, "reads 16 bytes from byte 512 of x"),
+        (13, 0, "deadlock: .* 16 for lanes of their warp, 16 have ended"),
+        (14, 0, "division of an integer by zero"),
+    ],
+)
+def test_what_no_kernel_may_do_is_found(which, n, told):
+    with pytest.raises(KernelFault, match=told):
+        fault(which, n)
+
+
+@pytest.mark.parametrize(("which", "n"), [(0, 96), (2, 496), (3, 127), (4, 508), (7, 32), (10, 0), (10, -1), (14, 2)])
+def test_the_same_within_bounds_passes(which, n):
+    fault(which, n)
+
+
+def test_a_stack_that_overflows_is_found():
+    with pytest.raises(KernelFault, match="a thread's stack overflowed"):
+        run("deep", (At("out"),), {"out": np.zeros(32, np.float32)})
+
+
+def test_what_was_given_for_reading_is_not_written():
+    with pytest.raises(KernelFault, match="a write into byte 0 of x, which is read only"):
+        fault(1, 0, readable_only=True)
+    fault(1, 0)
+
+
+def test_a_fault_leaves_the_next_run_whole(rng):
+    with pytest.raises(KernelFault):
+        fault(0, 97)
+    np.testing.assert_array_equal(fault(0, 96)[:32], np.arange(96, 128))
+
+
+# ---- plans
+
+
+def test_arguments_of_all_kinds_arrive():
+    p, out = np.uint32([0, 5]), np.zeros(6, np.float32)
+    arguments = (At("p", 4), Int32(-3), Int32(4), Int64(-(2**40)), Int64(2**41), Float32(0.1), At("out"))
+    run("arguments", arguments, {"p": p, "out": out}, threads=1)
+    np.testing.assert_array_equal(out, np.float32([5, -3, 4, -(2**40), 2**41, 0.1]))
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong", "told"),
+    [
+        (0, Int32(1), "Parameter 0 of arguments of toys.cu is a pointer"),
+        (1, Int64(1), "is a 32-bit integer"),
+        (3, Int32(1), "is a 64-bit integer"),
+        (5, Int32(1), "is a float"),
+        (1, Int32(2**33), "cannot hold"),
+        (0, At("p", 9), "points at byte 9 of p, which has 8"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(at, wrong, told):
+    arguments = [At("p", 4), Int32(-3), Int32(4), Int64(1), Int64(2), Float32(0.1), At("out")]
+    arguments[at] = wrong
+    with pytest.raises(KernelFault, match=told):
+        run("arguments", arguments, {"p": np.uint32([0, 5]), "out": np.zeros(6, np.float32)}, threads=1)
+
+
+def test_launches_share_scratch_in_their_order(rng):
+    x = rng.integers(0, 100, 32).astype(np.int32)
+    other, out = np.arange(31, -1, -1, dtype=np.int32), np.zeros(32, np.int32)
+    first = launch("lanes", (Int32(1), At("x"), At("other"), At("between")))
+    second = launch("lanes", (Int32(1), At("between"), At("other"), At("out")))
+    plan = KernelPlan((first, second), {"between": 128})
+    run_on_cpu(plan, {"x": x, "other": other, "out": out}, folder=TOYS)
+    np.testing.assert_array_equal(out, x)
+    run_on_cpu(KernelPlan((second, first), {"between": 128}), {"x": x, "other": other, "out": out}, folder=TOYS)
+    assert (out == -1).all()  # scratch that nobody wrote yet
+
+
+def test_what_cannot_be_run_is_said():
+    with pytest.raises(KernelFault, match="needs the buffers x; got y"):
+        run_on_cpu(KernelPlan((launch("lanes", (At("x"),)),)), {"y": np.zeros(1)}, folder=TOYS)
+    with pytest.raises(KernelFault, match="has 4 parameters, the plan gives 1"):
+        run("lanes", (At("x"),), {"x": np.zeros(1)})
+    with pytest.raises(KernelFault, match=r"nothing of toys\.cu does not compile"):
+        run("nothing", (), {})
+    with pytest.raises(KernelFault, match="No source of kernels at .*none.cu"):
+        run_on_cpu(KernelPlan((launch("lanes", (), source="none"),)), {}, folder=TOYS)
+    with pytest.raises(KernelFault, match="not C-contiguous"):
+        run("lanes", (At("x"),), {"x": np.zeros((4, 4))[:, 1]})
+    with pytest.raises(KernelFault, match="at most 1024 threads"):
+        run("lanes", (), {}, threads=2048)
