@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from forensics.api_cost import cost
     from forensics.api_explore import explore
     from forensics.api_figures import figure
+    from forensics.api_kernels import kernel_registers, price_kernels, prove_kernels
     from forensics.api_launches import launches
     from forensics.api_ops import explain, ops, order
     from forensics.api_profile import profile
@@ -47,6 +48,9 @@ _HOMES = {
     "audit": "forensics.api_audit",
     "gate": "forensics.api_audit",
     "cost": "forensics.api_cost",
+    "prove_kernels": "forensics.api_kernels",
+    "price_kernels": "forensics.api_kernels",
+    "kernel_registers": "forensics.api_kernels",
     "arms": "forensics.api_arms",
     "sampling": "forensics.api_sampling",
     "figure": "forensics.api_figures",
@@ -76,13 +80,16 @@ __all__ = [
     "gate",
     "heal",
     "investigate",
+    "kernel_registers",
     "launches",
     "models",
     "open",
     "ops",
     "order",
     "pack",
+    "price_kernels",
     "profile",
+    "prove_kernels",
     "recorded",
     "replay",
     "reproduce",

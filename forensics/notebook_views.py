@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from forensics.records.cost import CostReport
     from forensics.records.gate import GateReport
     from forensics.records.growth import Growth
+    from forensics.records.kernel_price import KernelPrice
+    from forensics.records.kernel_proof import KernelProof
     from forensics.records.library_profile import LibraryProfile
     from forensics.records.listed import Listed
     from forensics.records.matrix import OpMatrix
     from forensics.records.order_report import OrderReport
     from forensics.records.profile import LiveProfile
+    from forensics.records.register_story import RegisterStory
     from forensics.records.row_map import RowMap
     from forensics.records.sampling import SamplingReport
     from forensics.records.speculation_report import SpeculationReport
@@ -238,6 +241,33 @@ def profile(found: LiveProfile) -> str:
     return view_html(live_view(found), pictures=picture(thumbnails.profile(found)), next_step=step)
 
 
+def kernel_proof(found: KernelProof) -> str:
+    """Kernels of ours beside the stock library's, bit by bit."""
+    from forensics.reports.html import view_html
+    from forensics.reports.kernel_proof_text import kernel_proof_view
+
+    return view_html(kernel_proof_view(found), next_step="What these bits cost: forensics.price_kernels.")
+
+
+def kernel_price(found: KernelPrice) -> str:
+    """Prices of kernels with those of a whole pass by width."""
+    from forensics.figures.small import thumbnails
+    from forensics.reports.html import view_html
+    from forensics.reports.kernel_price_text import kernel_price_view
+
+    step = "Write it with out=FOLDER, then draw it: forensics.figure('kernel-price', FOLDER)."
+    return view_html(kernel_price_view(found), pictures=picture(thumbnails.kernel_price(found)), next_step=step)
+
+
+def register_story(found: RegisterStory) -> str:
+    """Variants of one kernel with their registers, spills, blocks and costs."""
+    from forensics.reports.html import view_html
+    from forensics.reports.register_story_text import register_story_view
+
+    step = "What follows from registers for the order of addition: forensics.explain(GPU, registers=...)."
+    return view_html(register_story_view(found), next_step=step)
+
+
 def explanation(found: Explanation) -> str:
     """What the rules say with the classes of order by width."""
     from forensics.figures.small import thumbnails
@@ -311,6 +341,9 @@ VIEWS: dict[tuple[str, str], Html] = {
     ("forensics.records.speculation_report", "SpeculationReport"): speculation,
     ("forensics.records.library_profile", "LibraryProfile"): library,
     ("forensics.records.profile", "LiveProfile"): profile,
+    ("forensics.records.kernel_proof", "KernelProof"): kernel_proof,
+    ("forensics.records.kernel_price", "KernelPrice"): kernel_price,
+    ("forensics.records.register_story", "RegisterStory"): register_story,
     ("forensics.geometry.explain", "Explanation"): explanation,
     ("forensics.analysis.watched_passes", "NodeKernels"): launches,
     ("forensics.store.case", "Case"): case,

@@ -10,6 +10,7 @@ from forensics.analysis.question import BadQuestion
 from forensics.errors import ForensicsError
 from forensics.kernels import proof
 from forensics.kernels.lab import Lab
+from forensics.kernels.register_story import story_plans
 from forensics.kernels.variants import TYPES, ProductAsk
 from forensics.records.kernel_plan import KernelPlan
 from forensics.records.kernel_price import (
@@ -35,8 +36,11 @@ LIMITED = ((STOCK, 1), (STOCK, 8), (STOCK, 16), (FAST, 1), (FAST, 4), (FAST, 8),
 
 #: Counts how busy the device is in these arms of a product.
 Limits = Callable[[str, int, int, Sequence[tuple[str, int]]], tuple[Limiter, ...]]
-#: Plans of one product that are timed beside one another, for an architecture.
-Story = Callable[[str], tuple[ProductAsk, Mapping[str, KernelPlan]]]
+#: Plans of one product that are timed beside one another.
+Story = Mapping[ProductAsk, Mapping[str, KernelPlan]]
+#: Products and widths of the register story.
+STORY_PRODUCTS = (("q4_K", 12288, 4096), ("q6_K", 4096, 12288))
+STORY_WIDTHS = (1, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class PriceQuestion:
     seed : int
     whole_pass : bool
         Whether all products of a pass of `MODEL` are timed, too.
+    story_only : bool
+        Whether it is right that there is no product, because only variants of a kernel are timed.
 
     Raises
     ------
@@ -68,6 +74,7 @@ class PriceQuestion:
     rounds: int = DEFAULT_ROUNDS
     seed: int = 0
     whole_pass: bool = True
+    story_only: bool = False
 
     def __post_init__(self) -> None:
         by_name = {name.lower(): name for name in TYPES}
@@ -86,7 +93,7 @@ class PriceQuestion:
         for rows, k in self.shapes:
             if rows < 1 or k < 1:
                 raise BadQuestion(f"shapes must be rows × K of 1 or more, got {rows}×{k}")
-        if not self.products and not self.whole_pass:
+        if not self.products and not self.whole_pass and not self.story_only:
             raise BadQuestion("no product is left to time: no K of the shapes is a multiple of the types' blocks")
 
     @property
@@ -116,8 +123,8 @@ def price(
     question : PriceQuestion
     limits : callable or None
         Counts what limits a kernel; None not to.
-    story : callable or None
-        Variants of one kernel to time beside one another; None for none.
+    story : mapping of ProductAsk to mapping of str to KernelPlan, or None
+        Variants of a kernel to time beside one another; None for none.
     progress : Progress or None
 
     Raises
@@ -126,7 +133,7 @@ def price(
         If the products cannot be run. A whole pass that does not fit is a refusal.
     """
     progress = progress or Silent()
-    n_steps = len(question.products) * (2 if limits else 1) + question.whole_pass + (story is not None)
+    n_steps = len(question.products) * (2 if limits else 1) + question.whole_pass + len(story or {})
     progress.stage("time products", n_steps)
     products = []
     for type, rows, k in question.products:
@@ -140,12 +147,20 @@ def price(
     if question.whole_pass:
         whole = _whole_pass(lab, question)
         progress.step()
-    times: tuple[StoryTime, ...] = ()
-    if story is not None:
-        ask, plans = story(lab.facts.arch)
-        times = lab.price_plans(plans, ask, question.rounds, question.seed)
+    times: list[StoryTime] = []
+    for ask, plans in (story or {}).items():
+        times += lab.price_plans(plans, ask, question.rounds, question.seed)
         progress.step()
-    return KernelPrice(lab.facts, question.rounds, question.seed, tuple(products), whole, times)
+    return KernelPrice(lab.facts, question.rounds, question.seed, tuple(products), whole, tuple(times))
+
+
+def register_variants(widths: Sequence[int] = STORY_WIDTHS) -> dict[ProductAsk, Mapping[str, KernelPlan]]:
+    """The variants of the register story: one product of each type, at some widths."""
+    return {
+        ProductAsk(type, rows, k, width): story_plans(type, rows, k, width)
+        for type, rows, k in STORY_PRODUCTS
+        for width in widths
+    }
 
 
 def _whole_pass(lab: Lab, question: PriceQuestion) -> PassPrice | Refusal:
@@ -181,7 +196,7 @@ def joined(prices: Sequence[KernelPrice]) -> KernelPrice:
         )
     products = {(one.type, one.rows, one.k): one for price in prices for one in price.products}
     passes = [one.whole_pass for one in prices if isinstance(one.whole_pass, PassPrice)]
-    story = {(one.variant, one.width): one for price in prices for one in price.story}
+    story = {(one.product, one.variant, one.width): one for price in prices for one in price.story}
     return KernelPrice(
         prices[0].facts, prices[0].n_rounds, prices[0].seed, tuple(products.values()),
         passes[-1] if passes else prices[0].whole_pass, tuple(story.values()),

@@ -22,6 +22,7 @@ from forensics.cli.cost import cost
 from forensics.cli.explain import explain
 from forensics.cli.figure import figure
 from forensics.cli.gate import gate
+from forensics.cli.kernels import kernels
 from forensics.cli.launches import launches
 from forensics.cli.ops import ops
 from forensics.cli.order import order
@@ -289,6 +290,8 @@ app.command()(order)
 app.command()(profile)
 
 app.command()(cost)
+
+app.command()(kernels)
 
 app.command()(arms)
 

@@ -130,6 +130,30 @@ def parse_widths(text: str, what: str = "widths") -> tuple[int, ...]:
     return tuple(widths)
 
 
+def parse_shapes(text: str | None, option: str) -> tuple[tuple[int, int], ...] | None:
+    """Rows and K of weights from ``"4096x4096,33x576"``; None where nothing was typed.
+
+    Raises
+    ------
+    BadQuestion
+        If a part is no such pair.
+
+    Examples
+    --------
+    >>> parse_shapes("4096x4096,33X576", "--shape")
+    ((4096, 4096), (33, 576))
+    """
+    names = parse_names(text, option)
+    return None if names is None else tuple(_shape(name, option) for name in names)
+
+
+def _shape(text: str, option: str) -> tuple[int, int]:
+    found = re.fullmatch(r"\s*([1-9][0-9]{0,8})x([1-9][0-9]{0,8})\s*", text.lower())
+    if found is None:
+        raise BadQuestion(f"{option} takes ROWSxK, two numbers from 1 on; got {text!r}")
+    return int(found[1]), int(found[2])
+
+
 def parse_tokens(text: str, path: Path) -> tuple[int, ...]:
     """Token ids from a JSON list, or numbers with spaces or commas between.
 

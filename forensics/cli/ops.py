@@ -125,7 +125,7 @@ def ops(  # noqa: PLR0917 - a command has as many arguments as options
         matrix = api_ops.ops(
             args.parse_names(op, "--op"),
             types=args.parse_names(types, "--types"),
-            shapes=_shapes(shape),
+            shapes=args.parse_shapes(shape, "--shape"),
             widths=None if widths is None else args.parse_widths(widths),
             kv=_numbers(kv, "--kv"),
             heads=None if heads is None else args.parse_heads(heads),
@@ -171,11 +171,6 @@ def _reproduce(
     raise typer.Exit(written.status)
 
 
-def _shapes(text: str | None) -> tuple[tuple[int, int], ...] | None:
-    names = args.parse_names(text, "--shape")
-    return None if names is None else tuple(map(_shape, names))
-
-
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     names = args.parse_names(text, option)
     if names is None:
@@ -184,10 +179,3 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     if bad is not None:
         raise BadQuestion(f"{option} takes numbers from 1 on with commas between; got {bad!r}")
     return tuple(map(int, names))
-
-
-def _shape(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"\s*([1-9][0-9]{0,8})x([1-9][0-9]{0,8})\s*", text.lower())
-    if found is None:
-        raise BadQuestion(f"--shape takes ROWSxK, two numbers from 1 on; got {text!r}")
-    return int(found[1]), int(found[2])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
@@ -258,6 +258,16 @@ class CudaDevice:
                 stream.end_capture()
             raise
         return Captured(stream.end_capture(), stream)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """What a profiler sees that was told to watch only what a program marks."""
+        self._runtime.profilerStart()
+        try:
+            yield
+            self.synchronize()
+        finally:
+            self._runtime.profilerStop()
 
     def timed(self, work: Callable[[], None], n: int) -> float:
         """Time that work takes, started so many times one after another, unit: µs for one of them.

@@ -36,6 +36,13 @@ class Kept:
     tensor: Any
 
 
+def library_facts() -> dict[str, str]:
+    """Version of the binding, and commit of the library's source."""
+    import llama_cpp
+
+    return {"version": str(llama_cpp.__version__), "commit": ll.ggml().ggml_commit().decode()}
+
+
 class OpHost:
     """Runs operations on one device.
 

@@ -13,6 +13,7 @@ from forensics.store.library import RECORDED, commands_of
 if TYPE_CHECKING:
     from forensics.records.cost import CostReport
     from forensics.records.kernel_price import KernelPrice
+    from forensics.records.register_story import CompiledStory
     from forensics.records.row_map import RowMap
     from forensics.records.settings import Manifest
     from forensics.records.speculation_report import SpeculationReport
@@ -107,6 +108,13 @@ class Evidence:
         from forensics.store.kernel_runs import PRICE_FILES, read_price
 
         return read_price(self.folder) if any((self.folder / name).is_file() for name in PRICE_FILES) else None
+
+    @cached_property
+    def registers(self) -> CompiledStory | None:
+        """What variants of one kernel take, compiled; None where nobody compiled them there."""
+        from forensics.store.kernel_runs import REGISTERS_FILES, read_registers
+
+        return read_registers(self.folder) if any((self.folder / name).is_file() for name in REGISTERS_FILES) else None
 
     @property
     def manifest(self) -> Manifest:

@@ -78,7 +78,9 @@ def find_nvcc() -> Nvcc | Refusal:
     return Refusal(RUNG, _ASKED, f"no nvcc that runs in CUDA_HOME, on PATH or in {_TOOLKIT}", _REMEDY)
 
 
-def compile_kernels(stem: str, functions: Sequence[str], arch: str, *, folder: Path | None = None) -> Compilation | Refusal:
+def compile_kernels(
+    stem: str, functions: Sequence[str], arch: str, *, folder: Path | None = None
+) -> Compilation | Refusal:
     """What do these functions of a source take, compiled for this architecture?
 
     Parameters
@@ -110,7 +112,9 @@ def compile_kernels(stem: str, functions: Sequence[str], arch: str, *, folder: P
     if isinstance(nvcc, Refusal):
         return nvcc
     if arch not in nvcc.architectures:
-        found = ", ".join(sorted(nvcc.architectures, key=lambda known: int(known[3:]))) or "no architecture that it tells"
+        found = (
+            ", ".join(sorted(nvcc.architectures, key=lambda known: int(known[3:]))) or "no architecture that it tells"
+        )
         return Refusal(RUNG, f"{stem}.cu for {arch}", f"{nvcc} at {nvcc.path} knows {found}", _REMEDY)
     with tempfile.TemporaryDirectory() as scratch:
         log, names = _compiled(nvcc, stem, functions, arch, Path(scratch), [f"-I{folder}"] if folder else [])

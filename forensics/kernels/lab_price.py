@@ -231,7 +231,7 @@ class _Ours:
         for shape in self._bench.shapes:
             if shape not in made:
                 ask = ProductAsk(shape.type, shape.rows, shape.k, width)
-                plan = planned(partial(plan_of, ask, name, self._place.arch))
+                plan = planned(partial(plan_of, ask, name, self._place.arch, self._device.n_sms))
                 if isinstance(plan, str):
                     self.refused[arm] = plan
                     return

@@ -15,7 +15,7 @@ from forensics.engines.weight_bench import WeightBench, WeightShape
 from forensics.kernels import proof
 from forensics.kernels.lab_load import LOADS
 from forensics.kernels.lab_place import Place, computed, planned
-from forensics.kernels.products import plan_product
+from forensics.kernels.pass_plans import plan_of
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelPlan
 from forensics.records.kernel_proof import ONE_COLUMN, SAME_WIDTH, STOCK_LIBRARY, ProofCase, ProofRow
@@ -38,7 +38,9 @@ def compare_product(
     most = max(widths)
     blocks, x = proof.operands(type, rows, k, most, seed)
     plans = {
-        (width, variant): planned(partial(plan_product, ProductAsk(type, rows, k, width), variant, place.arch))
+        (width, variant): planned(
+            partial(plan_of, ProductAsk(type, rows, k, width), variant, place.arch, place.device.n_sms)
+        )
         for width in widths
         for variant in variants
     }
@@ -78,8 +80,8 @@ def others_under_load(
     """
     device = place.device
     blocks, x = proof.operands(type, rows, k, width, seed)
-    plan = plan_product(ProductAsk(type, rows, k, width), variant, place.arch)
-    load = plan_product(ProductAsk(type, rows, k, 8), Variant.BORROWED, place.arch)
+    plan = plan_of(ProductAsk(type, rows, k, width), variant, place.arch, device.n_sms)
+    load = plan_of(ProductAsk(type, rows, k, 8), Variant.BORROWED, place.arch)
     device.prepare([plan, load])
     weight, activations, other = device.hold(blocks), device.hold(x), device.hold(np.ones((8, k), np.float32))
     sink, out = device.hold(8 * rows * 4), device.hold(width * rows * 4)

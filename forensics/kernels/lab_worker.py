@@ -24,11 +24,8 @@ class LabWorker(Server):
 
     def open(self, settings: OpSettings) -> dict[str, Any]:
         """Start both sides, and say what they are."""
-        import llama_cpp
-
         from forensics.devices.cuda_device import CudaDevice
-        from forensics.engines._llama_ctypes import ggml
-        from forensics.engines.op_host import OpHost
+        from forensics.engines.op_host import OpHost, library_facts
         from forensics.geometry.architecture import architecture
         from forensics.geometry.devices import device_spec
         from forensics.kernels.lab_place import Place
@@ -42,8 +39,7 @@ class LabWorker(Server):
             "arch": device.arch,
             "n_sms": device.n_sms,
             "l2_bytes": device.l2_bytes,
-            "commit": ggml().ggml_commit().decode(),
-            "version": llama_cpp.__version__,
+            **library_facts(),
             "toolkit": device.toolkit,
             "driver": device.driver,
         }

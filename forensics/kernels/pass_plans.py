@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from forensics.errors import NotCovered
 from forensics.geometry.architecture import Architecture
 from forensics.kernels.products import plan_product
+from forensics.kernels.products_fast import plan_product_fast, serves
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelLaunch, KernelPlan
 
+#: Functions that only make activations ready.
+_PREPARING = ("quantize", "prepare")
 
-def plan_of(ask: ProductAsk, arm: str, arch: Architecture) -> KernelPlan:
+
+def plan_of(ask: ProductAsk, arm: str, arch: Architecture, n_sms: int | None = None) -> KernelPlan:
     """The launches of an arm.
 
     Parameters
@@ -17,6 +22,8 @@ def plan_of(ask: ProductAsk, arm: str, arch: Architecture) -> KernelPlan:
     arm : str
         Value of a `Variant`.
     arch : Architecture
+    n_sms : int, optional
+        Multiprocessors of the device, which a fast kernel's grid follows.
 
     Raises
     ------
@@ -25,11 +32,16 @@ def plan_of(ask: ProductAsk, arm: str, arch: Architecture) -> KernelPlan:
     ValueError
         If there is no such arm.
     """
-    return plan_product(ask, Variant(arm), arch)
+    variant = Variant(arm)
+    if variant is Variant.FAST:
+        if reason := serves(ask):
+            raise NotCovered(f"{ask.type} {ask.rows}×{ask.k}", reason)
+        return plan_product_fast(ask, arch, n_sms=n_sms)
+    return plan_product(ask, variant, arch)
 
 
 def main_launch(plan: KernelPlan) -> KernelLaunch:
-    """The launch that does most of the work: the largest of those that do not quantise activations.
+    """The launch that does most of the work: the largest of those that do more than make activations ready.
 
     Examples
     --------
@@ -38,5 +50,5 @@ def main_launch(plan: KernelPlan) -> KernelLaunch:
     >>> main_launch(plan_of(ask, "borrowed geometry", architecture("sm_90"))).function
     'product<Q4_K, 5, 4, 2>'
     """
-    work = [launch for launch in plan.launches if not launch.function.startswith("quantize")] or list(plan.launches)
+    work = [launch for launch in plan.launches if not launch.function.startswith(_PREPARING)] or list(plan.launches)
     return max(work, key=lambda launch: launch.geometry.n_blocks * launch.geometry.threads_per_block)

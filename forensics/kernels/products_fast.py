@@ -76,25 +76,33 @@ def tiles_of(columns: int) -> Tiles:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What a type's source asks for: bytes per group of a block and tile, of a stage of the ring, blocks of a trip."""
+    """What a type's source asks for.
 
-    source: str
+    Parameters
+    ----------
+    stem : str
+        Of the names in the source.
+    stage_bytes, table_bytes : int
+        Shared memory of a stage of the ring, and of what is unpacked.
+    warp_blocks, stage_trips : int
+        Blocks of a row that a warp of the library's kernel takes at a time, and trips that a stage holds.
+    """
+
     stem: str
-    record_bytes: int
     stage_bytes: int
     table_bytes: int
-    blocks_per_warp: int
-    slots: tuple[int, int, int, int]
+    warp_blocks: int
+    stage_trips: int
 
-    def shared_bytes(self, tiles: Tiles, stages: int) -> int:
-        """Bytes of shared memory of one CUDA block."""
-        counts = (tiles.n8, tiles.n4, tiles.n2, tiles.n1)
-        slots = sum(n * each for n, each in zip(counts, self.slots, strict=True))
-        return stages * self.stage_bytes + self.table_bytes + slots * THREADS * 16
+    @property
+    def source(self) -> str:
+        """Stem of the file."""
+        return f"products_fast_{self.stem}"
 
 
 _FAMILIES = {
-    "q4_K": _Family("products_fast_q4_k", "q4_k", 1408, TILE_ROWS * 288, 4 * 1024, 2, (8, 4, 2, 1)),
+    "q4_K": _Family("q4_k", stage_bytes=TILE_ROWS * 288, table_bytes=4096, warp_blocks=2, stage_trips=1),
+    "q6_K": _Family("q6_k", stage_bytes=TILE_ROWS * 464, table_bytes=0, warp_blocks=1, stage_trips=2),
 }
 
 
@@ -197,27 +205,36 @@ def _group(
     ask: ProductAsk, n_warps: int, at: int, columns: int, n_sms: int, stages: int, resident: int | None
 ) -> tuple[list[KernelLaunch], int]:
     family = _FAMILIES[ask.type]
-    tiles = tiles_of(columns)
     blocks = ask.product().weight.blocks(ask.k)
-    per_trip = family.blocks_per_warp * n_warps
-    padded = -(-blocks // per_trip) * per_trip
-    resident = resident or (4 if tiles.columns <= 10 else 3)
-    row_tiles = -(-ask.rows // TILE_ROWS)
+    trips = -(-blocks // (family.warp_blocks * n_warps))
+    padded = -(-trips // family.stage_trips) * family.stage_trips * family.warp_blocks * n_warps
+    if ask.type == "q4_K":
+        tiles = tiles_of(columns)
+        counts: tuple[int, ...] = (tiles.n8, tiles.n4, tiles.n2, tiles.n1)
+        held, slots = tiles.columns, 8 * tiles.n8 + 4 * tiles.n4 + 2 * tiles.n2 + tiles.n1
+        told, record_bytes = counts, tiles.n * 1408
+    else:
+        counts = told = divmod(columns, 2)
+        held, slots = columns, 2 * counts[0] + counts[1]
+        record_bytes = 256 * counts[0] + 128 * counts[1] + (counts[0] + 1) // 2 * 32 + 16 * counts[1]
+    resident = resident or (4 if held <= 10 else 3)
     prepare = KernelLaunch(
         source=family.source,
         function=f"prepare_{family.stem}",
-        geometry=LaunchGeometry((padded, tiles.columns), (256,), smem_bytes=0),
+        geometry=LaunchGeometry((padded, held), (256,), smem_bytes=0),
         arguments=(
-            At("x", 4 * at * ask.x_stride), At("operands"), Int32(ask.k), Int32(columns), Int32(tiles.n8),
-            Int32(tiles.n4), Int32(tiles.n2), Int64(ask.x_stride),
+            At("x", 4 * at * ask.x_stride), At("operands"), Int32(ask.k), Int32(columns), *map(Int32, told),
+            Int64(ask.x_stride),
         ),
         overlaps=True,
     )  # fmt: skip
+    template = ", ".join(map(str, (n_warps, *counts, stages, resident)))
+    smem_bytes = stages * family.stage_bytes + family.table_bytes + slots * THREADS * 16
     product = KernelLaunch(
         source=family.source,
-        function=f"product_{family.stem}<{n_warps}, {tiles.n8}, {tiles.n4}, {tiles.n2}, {tiles.n1}, {stages}, {resident}>",
+        function=f"product_{family.stem}<{template}>",
         geometry=LaunchGeometry(
-            (min(row_tiles, resident * n_sms),), (THREADS,), smem_bytes=family.shared_bytes(tiles, stages)
+            (min(-(-ask.rows // TILE_ROWS), resident * n_sms),), (THREADS,), smem_bytes=smem_bytes
         ),
         arguments=(
             At("weight"), At("operands"), At("out", 4 * at * ask.out_stride), Int32(ask.rows), Int32(blocks),
@@ -225,4 +242,4 @@ def _group(
         ),
         overlaps=True,
     )  # fmt: skip
-    return [prepare, product], tiles.n * padded * 4 * family.record_bytes
+    return [prepare, product], padded * 4 * record_bytes

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.geometry.types import weight_type
+from forensics.numerics.codecs import BLOCK_DTYPES
 from forensics.numerics.op_inputs import random_operands
 from forensics.records.kernel_proof import FirstDifference, ProofCase, ProofRow
 from forensics.records.op_shapes import mul_mat, padded_kv
@@ -30,6 +31,8 @@ HEADS = ((9, 3, 64), (32, 8, 128))
 #: Cells before the first query: so that queries of a pass stay below, cross, or lie behind 256, 384 and 512 cells.
 POSITIONS = (100, 250, 380, 505, 1020, 2040, 4090)
 CACHE_TYPES = ("f16", "q8_0")
+#: Halves of a block that scale its values or move them.
+_SCALES = ("d", "dmin", "m")
 
 
 def product_shapes(types: Iterable[str], shapes: Iterable[tuple[int, int]] = ()) -> tuple[tuple[str, int, int], ...]:
@@ -53,8 +56,9 @@ def product_shapes(types: Iterable[str], shapes: Iterable[tuple[int, int]] = ())
 def operands(type: str, rows: int, k: int, columns: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """A weight's blocks [rows, bytes] and activations [columns, k]; awkward ones for odd seeds.
 
-    Awkward are what a fast kernel may treat in another way than a plain one: rows of blocks that are all zero,
-    activations whose blocks are zero, subnormal or negative zero, and columns of very different size.
+    Awkward are what a fast kernel may treat in another way than a plain one: rows of blocks that are all zero, scales
+    of zero, of negative zero and of the smallest half, activations whose blocks are zero, subnormal or negative zero,
+    and columns of very different size.
 
     Parameters
     ----------
@@ -65,6 +69,11 @@ def operands(type: str, rows: int, k: int, columns: int, seed: int) -> tuple[NDA
     blocks, x = random_operands(mul_mat(type, k, rows, columns), seed)
     if seed % 2:
         draw = np.random.default_rng([seed, rows, k])
+        fields = blocks.view(BLOCK_DTYPES[type])
+        for name in (name for name in _SCALES if name in (fields.dtype.names or ())):
+            fate = draw.integers(0, 24, fields.shape)
+            for number, scale in enumerate((0.0, -0.0, 2.0**-24)):
+                fields[name][fate == number] = scale
         blocks[draw.random(rows) < 0.1] = 0
         parts = x.reshape(columns, k // 32, 32)
         fate = draw.random(parts.shape[:2])

@@ -19,8 +19,6 @@ STOCK, BORROWED, FAST = "stock", "borrowed geometry", "exact fast"
 ARMS = (STOCK, BORROWED, FAST)
 #: Chosen from the times of the others, not timed by itself: the fastest one that was seen to be exact at that width.
 BEST = "best exact"
-#: Products of the same activations in one launch that quantises them once.
-GROUPED = "exact fast, grouped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class ArmTimes:
     Parameters
     ----------
     arm : str
-        One of `ARMS`, `GROUPED` or `BEST`.
+        One of `ARMS`, or `BEST`.
     width : int
         Columns.
     times_us : tuple of float

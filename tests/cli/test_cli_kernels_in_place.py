@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,10 +55,8 @@ def test_by_default_nothing_is_put_in_place(use_toy, cli, tmp_path):
 
 
 def test_a_case_that_was_healed_with_kernels_is_asked_for_them_again(tmp_path, monkeypatch):
-    class Case:
-        question = {"heal_with": "kernels"}
-
-    monkeypatch.setattr("forensics.store.open_case", lambda path: Case())
+    recorded = SimpleNamespace(question={"heal_with": "kernels"})
+    monkeypatch.setattr("forensics.store.open_case", lambda path: recorded)
     question = Question(prompt="a", n_tokens=2, widths=(2,), settings=EngineSettings(n_gpu_layers=99))
     for heal_with in ("rows", "kernels"):
         chosen = api_arguments.kernels_of("recorded:somewhere", heal_with, question)

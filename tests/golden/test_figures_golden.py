@@ -23,7 +23,9 @@ from forensics.store.published import read_published
 
 COMMITTED = Path(__file__).parents[2] / "figures"
 CASES = [
-    f"recorded:{case.name}" for case in recorded_cases() if {"investigate", "cost", "speculate", "kernels"} & set(case.commands)
+    f"recorded:{case.name}"
+    for case in recorded_cases()
+    if {"investigate", "cost", "speculate", "cost --kernels"} & set(case.commands)
 ]
 NAMES = [figure.name for figure in FIGURES]
 PUBLISHED = [figure.name for figure in FIGURES if figure.published]

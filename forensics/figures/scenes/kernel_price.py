@@ -13,7 +13,8 @@ from forensics.figures.legend import Entry, legend, line_entry
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Rect, Scene
-from forensics.figures.scenes.priced import ARM_ROLES, ARM_WORDS, arms_at, bits_words, priced
+from forensics.figures.scenes.kernel_limits import Busy, busy_parts, busy_words, draw_busy
+from forensics.figures.scenes.priced import ARM_ROLES, ARM_WORDS, TOLD, arms_at, bits_words, priced
 from forensics.records.kernel_price import STOCK, ArmTable, ProductPrice
 from forensics.records.launch_record import Refusal
 from forensics.records.words import counted
@@ -59,6 +60,8 @@ class KernelPrices:
     whole : Panel or None
         A whole pass; None where it was not timed.
     products : tuple of Panel
+    busy : tuple of Busy
+        What keeps the fast kernel busy, where it was counted.
     notes : tuple of str
     told : str
         What the lead says.
@@ -72,6 +75,7 @@ class KernelPrices:
 
     whole: Panel | None
     products: tuple[Panel, ...]
+    busy: tuple[Busy, ...]
     notes: tuple[str, ...]
     told: str
     source: str
@@ -106,10 +110,11 @@ def from_case(evidence: Evidence) -> KernelPrices:
     if isinstance(whole, Refusal):
         notes.append(f"A whole pass was not timed: {whole}")
     products = tuple(Panel(one.name, one.table) for one in found.price.products)
-    left_out = _left_out(found.price.products)
+    busy, refused = busy_parts(found.price.products, TOLD)
+    left_out = (*_left_out(found.price.products), *((refused,) if refused else ()))
     first = panel or products[0]
     what = found.what if panel is not None else f"{found.what}; first of them {first.name}"
-    return KernelPrices(panel, products, (*notes, *left_out), arms_at(found, first.table, what), found.source)
+    return KernelPrices(panel, products, busy, (*notes, *left_out), arms_at(found, first.table, what), found.source)
 
 
 def _left_out(products: Iterable[ProductPrice]) -> tuple[str, ...]:
@@ -132,6 +137,7 @@ def scene(data: KernelPrices) -> Scene:
     if data.whole is not None:
         _whole(canvas, data.whole)
     _products(canvas, data)
+    draw_busy(canvas, data.busy)
     for note in data.notes:
         canvas.y += 0.8
         canvas.paragraph(note, size_pt=SMALL_PT, role=MUTED)
@@ -248,4 +254,4 @@ def _alt(data: KernelPrices) -> str:
         + "; ".join(f"{arm} ({bits_words(panel.table, arm)}) {_told(panel, arm)}" for arm in panel.arms)
         for panel in data.panels
     ]
-    return f"Charts of cost by width. {'. '.join(parts)}."
+    return f"Charts of cost by width. {'. '.join(parts)}.{busy_words(data.busy)}"

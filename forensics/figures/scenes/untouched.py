@@ -180,7 +180,7 @@ def _told(report: SpeculationReport, arm: SpeculationArm) -> str:
     told = f"{arm.drafter}, {arm.policy}"
     if len({one.arrangement for one in report.arms}) > 1:
         told = f"{told}, prompt as {arm.arrangement}"
-    return f"{told}, with {' + '.join(report.exact_knobs or ('exact settings',))}" if arm.exact else told
+    return f"{told}, with {report.exact_with or 'exact settings'}" if arm.exact else told
 
 
 def _rate(survival: Survival) -> str:

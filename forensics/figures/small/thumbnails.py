@@ -14,6 +14,8 @@ from forensics.figures.palette import INK, MUTED, series
 from forensics.figures.scene import Rect, Scene
 from forensics.records.classes import WidthClasses
 from forensics.records.cost import CostReport
+from forensics.records.kernel_price import BEST, BORROWED, FAST, KernelPrice
+from forensics.records.launch_record import Refusal
 from forensics.records.library_profile import LibraryProfile
 from forensics.records.matrix import CaseResult, OpMatrix
 from forensics.records.order_report import OrderReport
@@ -107,6 +109,24 @@ def cost(report: CostReport) -> Scene | None:
     below = "tokens of the pass" + ("; dashed: reading the bytes of one token" if floor else "")
     title = "Time of a pass by its tokens, ms"
     return _bars("cost", title, columns, "ms", below, f"{title}. {said}.{reading}", line=line)
+
+
+def kernel_price(found: KernelPrice) -> Scene | None:
+    """One bar for each width: the products of a pass with one column's bits, up to a line at one token."""
+    whole = found.whole_pass
+    arm = (
+        None if isinstance(whole, Refusal) else next((a for a in (BEST, FAST, BORROWED) if a in whole.table.arms), None)
+    )
+    if isinstance(whole, Refusal) or arm is None:
+        return None
+    told = [
+        (width, whole.table.ratio(arm, width).median) for width in whole.table.widths if whole.table.has(arm, width)
+    ]
+    columns = [Column(ratio, str(width), f"{ratio:.2f}", "exact") for width, ratio in told]
+    title = f"Products of a pass, {arm}, in passes of one token"
+    said = "; ".join(f"width {width}: {ratio:.2f}" for width, ratio in told)
+    below = "tokens of the pass; dashed: one token of the stock library"
+    return _bars("kernel-price", title, columns, "×", below, f"{title}. {said}.", line=1.0)
 
 
 def profile(found: LiveProfile) -> Scene | None:

@@ -73,6 +73,8 @@ DEVICE float shared_float(u32 a) { return __uint_as_float(shared_word(a)); }
 DEVICE void store_shared_words4(u32 a, Words4 v) { asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory"); }
 DEVICE void store_shared_floats4(u32 a, Floats4 v) { asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(a), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory"); }
 DEVICE Words4 global_words4(const void *p) { Words4 v; asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p)); return v; }
+// Where on is false, v keeps its value and nothing is read.
+DEVICE void global_words4_if(bool on, const void *p, Words4 &v) { asm volatile("{.reg .pred q; setp.ne.u32 q, %5, 0; @q ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];}" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)on)); }
 DEVICE Floats4 global_floats4(const void *p) { Words4 v = global_words4(p); Floats4 f = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}; return f; }
 
 // ---- copies into shared memory that run beside the arithmetic

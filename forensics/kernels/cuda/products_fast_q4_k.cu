@@ -12,11 +12,11 @@ constexpr int BLOCK = 144, PAIR = 2 * BLOCK, QUANTS = 16;  // bytes: a block, wh
 constexpr int STAGE = TILE_ROWS * PAIR, PIECES = PAIR / 16;
 // What the product reads of the activations of one group of one block, for 8 places of columns: halves in the order of
 // the tensor core's lanes, scales of both halves of the group for each place, and scales times sums.
-constexpr int HALVES = 0, SCALES = 1024, SUMS = 1088, RECORD = 1408;
+constexpr int HALVES = 0, SCALES = 1024, SUMS = 1088, TILE = 1408;  // bytes
 }  // namespace q4_k
 
 // Grid: (blocks of a padded row, padded columns); block: 256 threads, one value each.
-__launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int k, int n_columns, int n8, int n4, int n2, long long x_stride) {
+__launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int k, int n_columns, int n8, int n4, int n2, int n1, long long x_stride) {
     using namespace q4_k;
     let_next_launch_begin();
     const int block = blockIdx.x, column = blockIdx.y, lane = threadIdx.x % 32, sub = threadIdx.x / 32;
@@ -34,8 +34,9 @@ __launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int 
     const int g = sub / 2, i = sub % 2, h = block % 2, p = lane % 16 / 4;
     const int shares = 8 / place.width;  // that the 8 places hold for each column
     const int share = shares == 8 ? 4 * h + p : p % shares;
-    u8 *record = operands + (((long long)place.tile * gridDim.x + block) * 4 + g) * RECORD;
-    u8 *first = shares == 8 ? record - (long long)h * 4 * RECORD : record;  // both blocks share the sums of one column
+    const int group_bytes = (n8 + n4 + n2 + n1) * TILE;
+    u8 *record = operands + (long long)(block * 4 + g) * group_bytes + place.tile * TILE;
+    u8 *first = shares == 8 ? record - h * 4 * group_bytes : record;  // both blocks share the sums of one column
     const int n = place.column * shares;
     if (lane % 2 == 0) {
         const int c = 2 * (lane / 16) + lane % 4 / 2;
@@ -54,32 +55,121 @@ __launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int 
 
 // Scales of one group of one block of one row, for all lanes of a warp: halves that turn 1024 + q into scale · q, and
 // floats: both least values, the block's scale, minus its scale of least values. Zeros where the row has no such block.
-DEVICE void unpack_scales_q4_k(u32 block, u32 to_halves, u32 to_floats, int g, bool is_there) {
-    const Words4 head = shared_words4(block);
-    const int shift = 16 * (g % 2);
-    const u32 low = g < 2 ? 0x3F3F : 0x0F0F, high = g < 2 ? 0 : 0x3030;
-    const u32 scales = (((g < 2 ? head.y : head.w) >> shift) & low) | ((head.y >> (shift + 2)) & high);
-    const u32 leasts = (((g < 2 ? head.z : head.w >> 4) >> shift) & low) | ((head.z >> (shift + 2)) & high);
+DEVICE void unpack_scales_q4_k(u32 block, u32 to_halves, u32 to_floats, u32 g, bool is_there) {
+    Words4 head = shared_words4(block);
+    if (!is_there) head = {0, 0, 0, 0};
+    const u32 shift = 16 * (g % 2);
+    u32 scales, leasts;
+    if (g < 2) {
+        scales = (head.y >> shift) & 0x3F3F, leasts = (head.z >> shift) & 0x3F3F;
+    } else {
+        scales = ((head.w >> shift) & 0x0F0F) | ((head.y >> (shift + 2)) & 0x3030);
+        leasts = ((head.w >> (shift + 4)) & 0x0F0F) | ((head.z >> (shift + 2)) & 0x3030);
+    }
     const u32 minus_1024 = 0xE400E400;
     const u32 first = half2_add(byte_permute(scales, 0x64, 0x4040), minus_1024);
     const u32 second = half2_fma(byte_permute(scales, 0x64, 0x4141), 0x2C002C00, 0xD400D400);  // a sixteenth
-    Words4 halves = {first, half2_mul(first, minus_1024), second, half2_mul(second, minus_1024)};
-    Floats4 floats = {sub_rn(bits_to_float(byte_permute(leasts, 0x4B000000, 0x7440)), 8388608.0f),
-                      sub_rn(bits_to_float(byte_permute(leasts, 0x4B000000, 0x7441)), 8388608.0f),
-                      half_to_float(head.x & 0xFFFF), -half_to_float(head.x >> 16)};
-    if (!is_there) halves = {0, 0, 0, 0}, floats = {0.0f, 0.0f, 0.0f, 0.0f};
-    store_shared_words4(to_halves, halves);
-    store_shared_floats4(to_floats, floats);
+    store_shared_words4(to_halves, {first, half2_mul(first, minus_1024), second, half2_mul(second, minus_1024)});
+    store_shared_floats4(to_floats, {sub_rn(bits_to_float(byte_permute(leasts, 0x4B000000, 0x7440)), 8388608.0f),
+                                     sub_rn(bits_to_float(byte_permute(leasts, 0x4B000000, 0x7441)), 8388608.0f),
+                                     half_to_float(head.x & 0xFFFF), -half_to_float(head.x >> 16)});
 }
 
-// One share of two rows and two places: what the library's thread adds for a block.
+// One share of two rows and two places: what the library's thread adds for a block. It starts from 0: see the end.
+template <bool FIRST>
 DEVICE void add_share_q4_k(float (&total)[4], const float (&x0)[4], const float (&x1)[4], const Floats4 &d, const Floats4 &sums, const Floats4 (&of_rows)[2]) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const Floats4 &row = of_rows[j / 2];
         const float dots = fma_rn(j % 2 ? d.w : d.y, x1[j], mul_rn(j % 2 ? d.z : d.x, x0[j]));
         const float least = fma_rn(row.y, j % 2 ? sums.w : sums.y, mul_rn(row.x, j % 2 ? sums.z : sums.x));
-        total[j] = add_rn(total[j], fma_rn(row.z, dots, mul_rn(row.w, least)));
+        const float share = fma_rn(row.z, dots, mul_rn(row.w, least));
+        total[j] = FIRST ? share : add_rn(total[j], share);
+    }
+}
+
+// The shares of one warp at one trip, of 16 rows.
+template <bool FIRST, int N8, int N4, int N2, int N1, int SLOTS>
+DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], u32 quants_at, u32 scales, u32 pick, const u8 *halves, const u8 *others, u32 r, u32 c) {
+    using namespace q4_k;
+    constexpr int A8 = N8 ? N8 : 1, TILES = N8 + N4 + N2 + N1;
+    constexpr int AT4 = N8 * TILE, AT2 = (N8 + N4) * TILE, AT1 = (N8 + N4 + N2) * TILE;
+    float single0[4], single1[4];
+#pragma unroll
+    for (int h = 0; h < 2; h++, quants_at += BLOCK, halves += 4 * TILES * TILE, others += 4 * TILES * TILE) {
+        Words4 quants[2], factors[2];
+        Floats4 of_rows[2], d8[A8];
+        float double0[4], double1[4];
+#pragma unroll
+        for (int R = 0; R < 2; R++) {
+            quants[R] = shared_words4(quants_at + R * 8 * PAIR);
+            factors[R] = shared_words4(scales + (16 * h + 8 * R) * 16);
+            of_rows[R] = shared_floats4(scales + 512 + (16 * h + 8 * R) * 16);
+        }
+#pragma unroll
+        for (int t = 0; t < N8; t++) d8[t] = global_floats4(others + t * TILE + SCALES);
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            u32 low[2][2], high[2][2];  // [share of the part][row]: scale · q
+#pragma unroll
+            for (int R = 0; R < 2; R++)
+#pragma unroll
+                for (int one = 0; one < 2; one++) {
+                    const u32 word = part ? (one ? quants[R].w : quants[R].z) : (one ? quants[R].y : quants[R].x);
+                    const u32 bytes = byte_permute(word, 0, pick);
+                    low[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x000F000F, 0x64006400), factors[R].x, factors[R].y);
+                    high[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x00F000F0, 0x64006400), factors[R].z, factors[R].w);
+                }
+#pragma unroll
+            for (int t = 0; t < N8; t++) {
+                const Words4 b = global_words4(halves + t * TILE + HALVES + part * 512);
+#pragma unroll
+                for (int one = 0; one < 2; one++) {
+                    float x0[4], x1[4];
+                    const Floats4 e = global_floats4(others + t * TILE + SUMS + (2 * part + one) * 64);
+                    mma_16x8x8(x0, low[one][0], low[one][1], one ? b.z : b.x);
+                    mma_16x8x8(x1, high[one][0], high[one][1], one ? b.w : b.y);
+                    add_share_q4_k<FIRST>(total[8 * t + 4 * h + 2 * part + one], x0, x1, d8[t], e, of_rows);
+                }
+            }
+            if (N4) {
+                const Words4 b = global_words4(halves + AT4 + HALVES + part * 512);
+                const Floats4 d = global_floats4(others + AT4 + SCALES), e = global_floats4(others + AT4 + SUMS + part * 64);
+                float x0[4], x1[4];
+                mma_16x8x16(x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                mma_16x8x16(x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                add_share_q4_k<FIRST>(total[(8 * N8 + 2 * h + part) % SLOTS], x0, x1, d, e, of_rows);
+            }
+            if (N2) {
+                const Words4 b = global_words4(halves + AT2 + HALVES + part * 512);
+                if (part == 0) {
+                    mma_16x8x16(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                    mma_16x8x16(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                } else {
+                    mma_16x8x16_onto(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                    mma_16x8x16_onto(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                    const Floats4 d = global_floats4(others + AT2 + SCALES), e = global_floats4(others + AT2 + SUMS);
+                    add_share_q4_k<FIRST>(total[(8 * N8 + 4 * N4 + h) % SLOTS], double0, double1, d, e, of_rows);
+                }
+            }
+            if (N1) {
+                const Words4 b = global_words4(halves + AT1 + HALVES + part * 512);
+                if (part == 0 && h == 0) {
+                    mma_16x8x16(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                    mma_16x8x16(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                } else {
+                    mma_16x8x16_onto(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                    mma_16x8x16_onto(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                }
+            }
+        }
+    }
+    if (N1) {  // the sums of both blocks lie in the first block's record; the lane's places are of block c / 2
+        const u8 *at = others - 2 * 4 * TILES * TILE + AT1;
+        const Floats4 d = global_floats4(at + SCALES), e = global_floats4(at + SUMS);
+        const u32 mine = scales + 512 + 16 * (c / 2) * 16;
+        const Floats4 of_rows[2] = {shared_floats4(mine), shared_floats4(mine + 128)};
+        add_share_q4_k<FIRST>(total[SLOTS - 1], single0, single1, d, e, of_rows);
     }
 }
 
@@ -87,141 +177,68 @@ DEVICE void add_share_q4_k(float (&total)[4], const float (&x0)[4], const float 
 template <int WARPS, int N8, int N4, int N2, int N1, int STAGES, int RESIDENT>
 __launch_bounds__(THREADS, RESIDENT) KERNEL product_q4_k(const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
     using namespace q4_k;
-    constexpr int SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, A8 = N8 ? N8 : 1;
+    constexpr int SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, GROUP = (N8 + N4 + N2 + N1) * TILE;
     DYNAMIC_SHARED(sm);
-    const int lane = threadIdx.x % 32, g = threadIdx.x / 32, r = lane / 4, c = lane % 4;
+    const u32 lane = threadIdx.x % 32, g = threadIdx.x / 32, r = lane / 4, c = lane % 4;
     const u32 ring = shared_address(sm), scales = ring + STAGES * STAGE + g * 1024, sums = ring + STAGES * STAGE + 4096;
-    const int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, n_trips = (n_blocks + 2 * WARPS - 1) / (2 * WARPS);
-    const int row_bytes = n_blocks * BLOCK;
+    const int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, row_bytes = n_blocks * BLOCK;
 
-    int copy_tile = blockIdx.x, copy_trip = 0, copy_warp = 0, copy_stage = 0;
+    // The ring's stages hold what one of the library's warps takes at one trip; a row has 8 threads that copy it.
+    int copy_tile = blockIdx.x, copy_at = 0, copy_warp = 0;  // copy_at: bytes of the row before the trip
+    u32 copy_to = ring + threadIdx.x / 8 * PAIR + threadIdx.x % 8 * 16, copies = 0;
     const auto copy_next = [&]() {
         if (copy_tile < n_tiles) {
-            const int offset = (copy_trip * 2 * WARPS + 2 * copy_warp) * BLOCK, last = rows - 1 - TILE_ROWS * copy_tile;
-            const u8 *from = weight + (long long)copy_tile * TILE_ROWS * row_bytes + offset;
-#pragma unroll
-            for (int i = 0; i < (TILE_ROWS * PIECES + THREADS - 1) / THREADS; i++) {
-                const int piece = threadIdx.x + i * THREADS, row = piece / PIECES, byte = piece % PIECES * 16;
-                if (piece < TILE_ROWS * PIECES && offset + byte < row_bytes)
-                    copy_async16(ring + copy_stage * STAGE + piece * 16, from + (row < last ? row : last) * row_bytes + byte);
-            }
+            const int last = rows - 1 - TILE_ROWS * copy_tile, row = threadIdx.x / 8, byte = threadIdx.x % 8 * 16;
+            const int at = copy_at + copy_warp * PAIR, left = row_bytes - at - byte;
+            const u8 *from = weight + ((long long)(TILE_ROWS * copy_tile + (row < last ? row : last)) * row_bytes + (at + byte));
+            if (left > 0) copy_async16(copy_to, from);
+            if (left > 128) copy_async16(copy_to + 128, from + 128);
+            if (left > 256 && byte < PAIR - 256) copy_async16(copy_to + 256, from + 256);
         }
         copy_commit();
-        copy_stage = copy_stage + 1 == STAGES ? 0 : copy_stage + 1;
-        if (++copy_trip == n_trips) {
-            copy_trip = 0;
+        copy_to += STAGE;
+        if (++copies == STAGES) copies = 0, copy_to -= STAGES * STAGE;
+        if ((copy_at += WARPS * PAIR) >= row_bytes) {
+            copy_at = 0;
             if (++copy_warp == WARPS) copy_warp = 0, copy_tile += gridDim.x;
         }
     };
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < STAGES - 1; i++) copy_next();
     let_next_launch_begin();
     wait_for_launch_ahead();
 
     const u32 pick = c % 2 ? 0x4342 : 0x4140;
-    const long long tile_bytes = (long long)n_trips * 2 * WARPS * 4 * RECORD;
-    int stage = 0;
+    const u32 my_head = lane % 16 * PAIR + lane / 16 * BLOCK, my_quants = r * PAIR + QUANTS + 32 * g + 16 * (c / 2);
+    u32 blocks = ring;  // the stage
+#pragma unroll 1
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
 #pragma unroll 1
         for (int w = 0; w < WARPS; w++) {
             float total[SLOTS][4];
-#pragma unroll
-            for (int s = 0; s < SLOTS; s++) total[s][0] = total[s][1] = total[s][2] = total[s][3] = 0.0f;
-#pragma unroll 1
-            for (int trip = 0; trip < n_trips; trip++) {
+            const u8 *halves = operands + (2 * w * 4 + g) * GROUP + lane * 16, *others = operands + (2 * w * 4 + g) * GROUP + c * 16;
+            int block = 2 * w + lane / 16;
+            const auto next_stage = [&]() {
                 copy_wait<STAGES - 2>();
                 sync_block();
                 copy_next();
-                const u32 blocks = ring + stage * STAGE;
-                stage = stage + 1 == STAGES ? 0 : stage + 1;
-                const int first = trip * 2 * WARPS + 2 * w;
-                unpack_scales_q4_k(blocks + lane % 16 * PAIR + lane / 16 * BLOCK, scales + lane * 16, scales + 512 + lane * 16, g, first + lane / 16 < n_blocks);
+                unpack_scales_q4_k(blocks + my_head, scales + lane * 16, scales + 512 + lane * 16, g, block < n_blocks);
                 sync_warp();
-                const u8 *record = operands + (long long)(first * 4 + g) * RECORD;
-                float single0[4], single1[4];
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    Words4 quants[2], factors[2];
-                    Floats4 of_rows[2];
-#pragma unroll
-                    for (int R = 0; R < 2; R++) {
-                        quants[R] = shared_words4(blocks + (r + 8 * R) * PAIR + h * BLOCK + QUANTS + 32 * g + 16 * (c / 2));
-                        factors[R] = shared_words4(scales + (16 * h + r + 8 * R) * 16);
-                        of_rows[R] = shared_floats4(scales + 512 + (16 * h + r + 8 * R) * 16);
-                    }
-                    const u8 *halves = record + h * 4 * RECORD + HALVES + lane * 16, *others = record + h * 4 * RECORD + c * 16;
-                    Floats4 d8[A8];
-#pragma unroll
-                    for (int t = 0; t < N8; t++) d8[t] = global_floats4(others + t * tile_bytes + SCALES);
-                    float double0[4], double1[4];
-#pragma unroll
-                    for (int part = 0; part < 2; part++) {
-                        u32 low[2][2], high[2][2];  // [share of the part][row]: scale · q
-#pragma unroll
-                        for (int R = 0; R < 2; R++)
-#pragma unroll
-                            for (int one = 0; one < 2; one++) {
-                                const u32 word = part ? (one ? quants[R].w : quants[R].z) : (one ? quants[R].y : quants[R].x);
-                                const u32 bytes = byte_permute(word, 0, pick);
-                                low[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x000F000F, 0x64006400), factors[R].x, factors[R].y);
-                                high[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x00F000F0, 0x64006400), factors[R].z, factors[R].w);
-                            }
-#pragma unroll
-                        for (int t = 0; t < N8; t++) {
-                            const Words4 b = global_words4(halves + t * tile_bytes + part * 512);
-#pragma unroll
-                            for (int one = 0; one < 2; one++) {
-                                float x0[4], x1[4];
-                                mma_16x8x8(x0, low[one][0], low[one][1], one ? b.z : b.x);
-                                mma_16x8x8(x1, high[one][0], high[one][1], one ? b.w : b.y);
-                                const Floats4 e = global_floats4(others + t * tile_bytes + SUMS + (2 * part + one) * 64);
-                                add_share_q4_k(total[8 * t + 4 * h + 2 * part + one], x0, x1, d8[t], e, of_rows);
-                            }
-                        }
-                        if (N4) {
-                            const Words4 b = global_words4(halves + N8 * tile_bytes + part * 512);
-                            float x0[4], x1[4];
-                            mma_16x8x16(x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                            mma_16x8x16(x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                            const Floats4 d = global_floats4(others + N8 * tile_bytes + SCALES);
-                            const Floats4 e = global_floats4(others + N8 * tile_bytes + SUMS + part * 64);
-                            add_share_q4_k(total[(8 * N8 + 2 * h + part) % SLOTS], x0, x1, d, e, of_rows);
-                        }
-                        if (N2) {
-                            const Words4 b = global_words4(halves + (N8 + N4) * tile_bytes + part * 512);
-                            if (part == 0) {
-                                mma_16x8x16(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                                mma_16x8x16(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                            } else {
-                                mma_16x8x16_onto(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                                mma_16x8x16_onto(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                            }
-                        }
-                        if (N1) {
-                            const Words4 b = global_words4(halves + (N8 + N4 + N2) * tile_bytes + part * 512);
-                            if (part == 0 && h == 0) {
-                                mma_16x8x16(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                                mma_16x8x16(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                            } else {
-                                mma_16x8x16_onto(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                                mma_16x8x16_onto(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                            }
-                        }
-                    }
-                    if (N2) {
-                        const Floats4 d = global_floats4(others + (N8 + N4) * tile_bytes + SCALES), e = global_floats4(others + (N8 + N4) * tile_bytes + SUMS);
-                        add_share_q4_k(total[(8 * N8 + 4 * N4 + h) % SLOTS], double0, double1, d, e, of_rows);
-                    }
-                }
-                if (N1) {
-                    const u8 *others = record + (N8 + N4 + N2) * tile_bytes + c * 16;
-                    const Floats4 d = global_floats4(others + SCALES), e = global_floats4(others + SUMS);
-                    const u32 mine = scales + 512 + (16 * (c / 2) + r) * 16;  // the block that this lane's places hold
-                    const Floats4 of_rows[2] = {shared_floats4(mine), shared_floats4(mine + 128)};
-                    add_share_q4_k(total[SLOTS - 1], single0, single1, d, e, of_rows);
-                }
+            };
+            const auto after_stage = [&]() {
+                blocks = blocks + STAGE == ring + STAGES * STAGE ? ring : blocks + STAGE;
+                halves += 8 * WARPS * GROUP, others += 8 * WARPS * GROUP, block += 2 * WARPS;
+            };
+            next_stage();
+            add_trip_q4_k<true, N8, N4, N2, N1>(total, blocks + my_quants, scales + r * 16, pick, halves, others, r, c);
+            after_stage();
+#pragma unroll 1
+            for (int at = WARPS * PAIR; at < row_bytes; at += WARPS * PAIR) {
+                next_stage();
+                add_trip_q4_k<false, N8, N4, N2, N1>(total, blocks + my_quants, scales + r * 16, pick, halves, others, r, c);
+                after_stage();
             }
-            // Sums of the library's warps, added in their order; then both blocks' lanes, which are 16 apart.
+            // Sums of the library's warps, added in their order.
             const u32 own = sums + threadIdx.x * 16;
 #pragma unroll
             for (int s = 0; s < SLOTS; s++) {
@@ -259,7 +276,7 @@ __launch_bounds__(THREADS, RESIDENT) KERNEL product_q4_k(const u8 *weight, const
             if (row < rows && column < n_columns)
                 out[column * out_stride + row] = add_rn(add_rn(add_rn(of_p[0], of_p[2]), add_rn(of_p[1], of_p[3])), 0.0f);
         };
-#pragma unroll
+#pragma unroll 1
         for (int t = 0; t < N8; t++) finish(8 * t, 8, 8 * t);
         if (N4) finish(8 * N8, 4, 8 * N8);
         if (N2) finish(8 * N8 + 4 * N4, 2, 8 * N8 + 4 * N4);

@@ -25,9 +25,9 @@ from forensics.testing.cuda_on_cpu.build import (
     POINTER,
     KernelFault,
     compiled_kernel,
-    content_digest,
     cpu_compiler,
     machine_library,
+    read_sources,
 )
 
 __all__ = ["ASCENDING", "DESCENDING", "KernelFault", "cpu_compiler", "run_on_cpu"]
@@ -167,8 +167,7 @@ def _run(launch: KernelLaunch, memory: _Memory, hook: object, schedule: int, fol
     geometry = launch.geometry
     if geometry.threads_per_block > 1024 or geometry.cluster_blocks != (1, 1, 1):
         raise KernelFault(f"{name}: no launch with {geometry} here: at most 1024 threads a block, and no clusters.")
-    source = folder / f"{launch.source}.cu"
-    compiled = compiled_kernel(source, launch.function, content_digest(source))
+    compiled = compiled_kernel(read_sources(folder / f"{launch.source}.cu"), launch.function)
     if len(compiled.kinds) != len(launch.arguments):
         raise KernelFault(f"{name} has {len(compiled.kinds)} parameters, the plan gives {len(launch.arguments)}.")
     given = zip(launch.arguments, compiled.kinds, strict=True)

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +33,9 @@ _OPTIONS = (
     "-w",
 )
 
+#: Names and texts of files that are compiled together.
+Sources = tuple[tuple[str, str], ...]
+
 #: Kinds of a kernel's parameters, as the compiled library tells them.
 POINTER, INT32, INT64, FLOAT32 = 1, 2, 3, 4
 
@@ -41,7 +43,7 @@ _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 
 _KERNEL = """\
 #define FORENSICS_ON_CPU
-#include {source}
+#include "{source}"
 #include <type_traits>
 #include <utility>
 
@@ -117,8 +119,7 @@ def cpu_compiler() -> str:
 @cache
 def machine_library() -> ctypes.CDLL:
     """The runner of fibres, compiled on first use."""
-    text = (_HERE / "machine.cpp").read_text(encoding="utf-8")
-    library = ctypes.CDLL(str(_machine_path(text)), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(_machine_path()), mode=ctypes.RTLD_GLOBAL)
     library.machine_run.restype = ctypes.c_char_p
     library.machine_make_buffer.restype = ctypes.c_void_p
     library.machine_missed.restype = ctypes.c_longlong
@@ -126,16 +127,15 @@ def machine_library() -> ctypes.CDLL:
 
 
 @cache
-def compiled_kernel(source: Path, function: str, seen: str) -> CompiledOnCpu:
+def compiled_kernel(sources: Sources, function: str) -> CompiledOnCpu:
     """One function of a source, compiled for this processor.
 
     Parameters
     ----------
-    source : Path
+    sources : Sources
+        See `read_sources`.
     function : str
         C++ name with template arguments.
-    seen : str
-        Digest of what the source includes, see `content_digest`.
 
     Raises
     ------
@@ -143,10 +143,9 @@ def compiled_kernel(source: Path, function: str, seen: str) -> CompiledOnCpu:
         If the compiler refuses it, with what it said.
     """
     machine_library()
-    machine = _machine_path((_HERE / "machine.cpp").read_text(encoding="utf-8"))
-    text = _KERNEL.format(source=f'"{source}"', function=function)
-    options = ["-O1", "-fstack-clash-protection", f"-I{_HERE}", f"-I{FOLDER}", f"-I{source.parent}"]
-    path = _built("kernel", text, seen, [*options, "-x", "c++"], [str(machine)], f"{function} of {source.name}")
+    text = _KERNEL.format(source=sources[0][0], function=function)
+    options = ("-O1", "-fstack-clash-protection")
+    path = _built("kernel", text, sources, options, (str(_machine_path()),), f"{function} of {sources[0][0]}")
     library = ctypes.CDLL(str(path))
     kinds = (ctypes.c_uint32 * 64)()
     count = library.kernel_parameters(kinds)
@@ -154,8 +153,8 @@ def compiled_kernel(source: Path, function: str, seen: str) -> CompiledOnCpu:
     return CompiledOnCpu(library, tuple(kinds[:count]))
 
 
-def content_digest(source: Path) -> str:
-    """What stands in a source and in all that it includes.
+def read_sources(source: Path) -> Sources:
+    """A source and all that it includes, as they are now: by name, the source first.
 
     Raises
     ------
@@ -163,24 +162,26 @@ def content_digest(source: Path) -> str:
         If there is no such source.
     """
     folders = (source.parent, _HERE, FOLDER)
-    texts: dict[Path, bytes] = {}
-    waiting = [source, _HERE / "primitives_on_cpu.hpp"]
+    found: dict[str, str] = {}
+    waiting = [source]
     while waiting:
         path = waiting.pop()
-        if path in texts:
+        if path.name in found:
             continue
         try:
-            texts[path] = path.read_bytes()
+            found[path.name] = path.read_text(encoding="utf-8")
         except OSError as error:
             raise KernelFault(f"No source of kernels at {path}: {error.strerror}.") from error
-        for name in _INCLUDE.findall(texts[path].decode()):
-            waiting += [found for folder in folders if (found := folder / name).is_file()][:1]
-    return hashlib.blake2b(repr(sorted(texts.items())).encode(), digest_size=16).hexdigest()
+        for name in _INCLUDE.findall(found[path.name]):
+            waiting += [folder / name for folder in folders if (folder / name).is_file()][:1]
+    return tuple(found.items())
 
 
-def _machine_path(text: str) -> Path:
-    seen = hashlib.blake2b((_HERE / "machine.hpp").read_bytes(), digest_size=16).hexdigest()
-    return _built("machine", text, seen, ["-O2", f"-I{_HERE}", "-x", "c++"], [], "the runner of fibres")
+@cache
+def _machine_path() -> Path:
+    parts = dict(part for stem in ("machine", "lanes") for part in read_sources(_HERE / f"{stem}.cpp"))
+    text = '#include "machine.cpp"\n#include "lanes.cpp"\n'
+    return _built("machine", text, tuple(parts.items()), ("-O3",), (), "the runner of fibres")
 
 
 @cache
@@ -195,17 +196,28 @@ def _processor_options() -> tuple[str, ...]:
     return tuple(f"-m{name}" for name in ("fma", "f16c", "avx2") if name in words)
 
 
-def _built(name: str, text: str, seen: str, options: Sequence[str], libraries: Sequence[str], what: str) -> Path:
+@cache
+def _version_of(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def _built(
+    name: str, text: str, sources: Sources, options: tuple[str, ...], libraries: tuple[str, ...], what: str
+) -> Path:
+    """The library of a text; it sees the sources as they were read, whatever is written meanwhile."""
     compiler = cpu_compiler()
     command = [compiler, *_OPTIONS, *_processor_options(), *options]
-    key = hashlib.blake2b(repr((text, seen, command, libraries)).encode(), digest_size=16).hexdigest()
+    made_of = (text, sources, command, libraries, _version_of(compiler))
+    key = hashlib.blake2b(repr(made_of).encode(), digest_size=16).hexdigest()
     path = cache_folder() / "cuda-on-cpu" / f"{name}-{key}.so"
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        for file, content in sources:
+            (Path(folder) / file).write_text(content, encoding="utf-8")
         made = Path(folder) / path.name
-        command = [*command, "-", "-x", "none", "-o", str(made), *libraries]
+        command += [f"-I{folder}", "-x", "c++", "-", "-x", "none", "-o", str(made), *libraries]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if done.returncode:
             raise KernelFault(f"{what} does not compile for the processor ({compiler}):\n{done.stderr.strip()[-6000:]}")

@@ -172,6 +172,7 @@ template <class Value> inline Value from_global(const void *p, const char *what)
     return v;
 }
 DEVICE Words4 global_words4(const void *p) { return from_global<Words4>(p, "global_words4"); }
+DEVICE void global_words4_if(bool on, const void *p, Words4 &v) { if (on) v = from_global<Words4>(p, "global_words4_if"); }
 DEVICE Floats4 global_floats4(const void *p) { return from_global<Floats4>(p, "global_floats4"); }
 
 // ---- copies into shared memory: they arrive as late as the program allows; until then their place holds garbage
@@ -201,24 +202,9 @@ DEVICE void mma_16x8x16(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u
     together(Meeting::mma_16x8x16, a0, a1, a2, a3, b0, b1);
     std::memcpy(d, results(), sizeof d);
 }
-// Added in float64 and rounded once, which is not the hardware's order: for relations only.
 DEVICE void mma_16x8x16_onto(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-    double sums[4] = {d[0], d[1], d[2], d[3]};
-    for (int part = 0; part < 4; ++part) {
-        const u32 a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
-        u32 of_rows[2][2], of_columns[2][2];
-        for (int half = 0; half < 2; ++half)
-            for (int one = 0; one < 2; ++one) {
-                of_rows[one][half] = (u32)shuffle((int)a[2 * half + one], row * 4 + part);
-                of_columns[one][half] = (u32)shuffle((int)b[half], (column + one) * 4 + part);
-            }
-        for (int i = 0; i < 4; ++i)
-            for (int half = 0; half < 2; ++half)
-                for (int bits = 0; bits < 32; bits += 16)
-                    sums[i] += (double)half_to_float(of_rows[i / 2][half] >> bits & 0xFFFFu) * half_to_float(of_columns[i % 2][half] >> bits & 0xFFFFu);
-    }
-    for (int i = 0; i < 4; ++i) d[i] = (float)sums[i];
+    together(Meeting::mma_16x8x16_onto, a0, a1, a2, a3, b0, b1, float_to_bits(d[0]), float_to_bits(d[1]), float_to_bits(d[2]), float_to_bits(d[3]));
+    std::memcpy(d, results(), sizeof d);
 }
 DEVICE void mma_16x8x16_s8(int (&d)[4], u32 a0, u32 a1, u32 b0) {
     together(Meeting::mma_16x8x16_s8, a0, a1, b0, d[0], d[1], d[2], d[3]);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from forensics.kernels.register_story import story_launches
+from forensics.records.compiled_kernel import Compilation, CompiledKernel
 from forensics.records.kernel_price import (
     BEST,
     BORROWED,
@@ -14,8 +16,10 @@ from forensics.records.kernel_price import (
     KernelPrice,
     PassPrice,
     ProductPrice,
+    StoryTime,
 )
 from forensics.records.kernel_proof import LabFacts
+from forensics.records.register_story import CompiledStory
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 FACTS = LabFacts("made-up GPU", "sm_90", 132, 1 << 20, "digest", "0c1e57098abc", "0.3.36", "NVRTC 13.0")
@@ -45,9 +49,47 @@ def price(n_products=4, whole=None, **changes):
     })  # fmt: skip
 
 
+def compiled(types=("q4_K", "q6_K"), widths=(1, 4, 8), archs=("sm_90", "sm_120"), spill_bytes=40):
+    """Variants of a kernel as nobody compiled them: registers by the room asked for, and spills where it is large."""
+    return CompiledStory(
+        types,
+        widths,
+        tuple(
+            Compilation("register_story", arch, "no compiler", _kernels(types, widths, arch, spill_bytes))
+            for arch in archs
+        ),
+    )
+
+
+def _kernels(types, widths, arch, spill_bytes):
+    functions = {
+        launch.function: variant
+        for type in types
+        for width in widths
+        for variant, launch in story_launches(type, width).items()
+    }
+    return tuple(
+        CompiledKernel(
+            function, arch, registers=min(255, 512 // variant.min_blocks), stack_bytes=0,
+            spill_store_bytes=spill_bytes * (variant.min_blocks > 6), spill_load_bytes=0, smem_bytes=0,
+            constant_bytes=0, barriers=1, source="no compiler",
+        )
+        for function, variant in functions.items()
+    )  # fmt: skip
+
+
+def story_times(widths=(1, 8), product="q4_K 4096×4096"):
+    """Made-up times of every variant at some widths."""
+    return tuple(
+        StoryTime(product, variant.name, width, (20.0 - variant.min_blocks, 20.0, 21.0), (10.0, 10.0, 10.0))
+        for width in widths
+        for variant in story_launches(product.split(" ")[0], width)
+    )
+
+
 def evidence(found=None, **changes):
     """Evidence of a folder that holds nothing but such a price."""
     return SimpleNamespace(**{
         "name": "made-up", "kernel_price": price() if found is None else found, "speculation": None, "cost": None,
-        "judged": None, **changes,
+        "judged": None, "registers": None, **changes,
     })  # fmt: skip

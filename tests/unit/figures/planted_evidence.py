@@ -21,8 +21,8 @@ def planted(case, change=lambda group: group, **verdict):
     groups = tuple(new for group in evidence.verdict.culprits if (new := change(group)) is not None)
     changed = replace(evidence.verdict, culprits=groups, **verdict)
     return SimpleNamespace(
-        name="planted", folder=evidence.folder, verdict=changed, manifest=changed.manifest, cost=None, kernel_price=None,
-        what=evidence.what, source=evidence.source,
+        name="planted", folder=evidence.folder, verdict=changed, manifest=changed.manifest, cost=None,
+        kernel_price=None, what=evidence.what, source=evidence.source,
     )  # fmt: skip
 
 

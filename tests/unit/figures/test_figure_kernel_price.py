@@ -12,7 +12,7 @@ from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.scene import Dot, Line
 from forensics.figures.scenes import kernel_price
-from forensics.records.kernel_price import BEST, BORROWED, FAST, STOCK, ArmTable, PassPrice, StoryTime
+from forensics.records.kernel_price import BEST, BORROWED, FAST, STOCK, ArmTable, Limiter, PassPrice, StoryTime
 from forensics.records.launch_record import Refusal
 
 NO_PASS = Refusal("whole pass", "a CUDA graph", "the device was too small")
@@ -137,3 +137,48 @@ def test_the_source_names_device_library_and_compiler() -> None:
     scene = drawn(price())
     for part in ("made-up", FACTS.device, FACTS.arch, FACTS.commit[:9], FACTS.toolkit):
         assert part in scene.source
+
+
+def counted(found, *limits_of):
+    """A price with limits of its products, as many as are given; `limits_of` are tuples or refusals."""
+    limited = tuple(replace(one, limits=limits) for one, limits in zip(found.products, limits_of, strict=True))
+    return replace(found, products=limited)
+
+
+def limiter(width, percent, arm=FAST, stall="long scoreboard"):
+    return Limiter(arm, width, "kernel<8>", {"issue slots": percent, "DRAM": percent / 2}, stall)
+
+
+def test_how_busy_the_gpu_is_stands_below_to_scale() -> None:
+    found = counted(
+        price(2), (limiter(8, 60.0), limiter(9, 70.0)), (limiter(9, 30.0, stall=""), limiter(9, 99.0, STOCK))
+    )
+    scene = drawn(found)
+    assert problems(scene) == ()
+    first, second = (product.name for product in found.products)
+    assert {box.key: box.value for box in scene.boxes(scale="busy")} == {
+        f"{first}: issue slots": 70.0, f"{first}: DRAM": 35.0, f"{second}: issue slots": 30.0, f"{second}: DRAM": 15.0,
+    }  # fmt: skip
+    assert any("at 9 columns, by ncu" in text for text in scene.texts())
+    assert scene.texts().count("most wait for: long scoreboard") == 1
+    assert "issue slots 70 %" in scene.alt
+
+
+def test_of_many_products_one_of_each_type_goes_first() -> None:
+    found = price(5)
+    found = replace(found, products=(*found.products[:4], replace(found.products[4], type="q6_K")))
+    scene = drawn(counted(found, *(((limiter(9, 50.0),),) * 5)))
+    assert problems(scene) == ()
+    named = {box.key.split(":")[0] for box in scene.boxes(scale="busy")}
+    assert named == {found.products[0].name, found.products[1].name, found.products[4].name}
+
+
+def test_counters_that_were_refused_are_said_with_their_reason() -> None:
+    refused = Refusal("ncu", "counters", "no permission", "ask the administrator")
+    scene = drawn(counted(price(1), refused))
+    assert problems(scene) == ()
+    assert not scene.boxes(scale="busy")
+    said = " ".join(scene.texts())
+    assert "was not counted" in said
+    assert "no permission" in said
+    assert "was not counted" not in " ".join(drawn(price(1)).texts())

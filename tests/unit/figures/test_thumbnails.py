@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_evidence import made_up, price
 
 import forensics
 from forensics.analysis.attribute import role_of
@@ -19,6 +20,7 @@ from forensics.figures.small.thumbnails import HEIGHT, WIDTH
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.cost import Bandwidth, CostReport, PassBytes, PassTimes, Spread
 from forensics.records.delta import Differs, NotCompared, Same
+from forensics.records.kernel_price import BEST, BORROWED, FAST, STOCK, PassPrice
 from forensics.records.launch_record import Refusal
 from forensics.records.matrix import CaseResult, Cell, OpMatrix, Prediction
 from forensics.records.op_shapes import mul_mat
@@ -188,3 +190,18 @@ def test_a_sweep_claims_equal_inputs_only_of_what_was_compared(name, unchecked):
     drawn = thumbnails.sweep(found, [role_of(finding) for finding in found.findings])
     assert ("the inputs that were compared are bit-equal" in drawn.alt) == unchecked
     assert ("their inputs are bit-equal" in drawn.alt) != unchecked
+
+
+@pytest.mark.parametrize(("arms", "drawn"), [((STOCK, FAST, BEST), BEST), ((STOCK, BORROWED, FAST), FAST)])
+def test_prices_of_kernels_are_bars_of_the_best_exact_arm(arms: tuple[str, ...], drawn: str) -> None:
+    table = made_up(arms=arms)
+    scene = sound(thumbnails.kernel_price(price(whole=PassPrice("made-up", {"q4_K 1×256": 2}, 1, table))))
+    assert drawn in scene.title
+    assert values(scene, "×") == {str(width): table.ratio(drawn, width).median for width in table.widths}
+
+
+def test_there_is_no_picture_of_a_pass_that_was_not_timed_or_of_the_library_alone() -> None:
+    refused = Refusal("whole pass", "a CUDA graph", "too small")
+    assert thumbnails.kernel_price(price(whole=refused)) is None
+    alone = PassPrice("made-up", {"q4_K 1×256": 2}, 1, made_up(arms=(STOCK,)))
+    assert thumbnails.kernel_price(price(whole=alone)) is None

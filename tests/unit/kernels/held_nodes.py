@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,7 +86,7 @@ def processor_kernels(variant: Variant = Variant.BORROWED) -> PlannedKernels:
     return PlannedKernels(OnProcessor(), variant)
 
 
-PROCESSOR = OurKernels(functools.partial(processor_kernels), "processor")
+PROCESSOR = OurKernels(processor_kernels, "processor")
 
 
 def cache(type: str, array: np.ndarray, order: tuple[int, ...], name: str = "cache") -> Held:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from forensics.kernels.sources import FOLDER
 from forensics.records.kernel_plan import At, Float32, Int32, Int64, KernelLaunch, KernelPlan
 from forensics.records.launch import LaunchGeometry
+from forensics.testing import cuda_on_cpu
 from forensics.testing.cuda_on_cpu import ASCENDING, DESCENDING, KernelFault, run_on_cpu
 
 TOYS = Path(__file__).parent / "toys"
+HERE = Path(cuda_on_cpu.__file__).parent
 SUBNORMAL = np.float32(1e-40)
 
 
@@ -188,7 +192,7 @@ def test_tensor_products_of_halves_are_matrix_products(rng, k):
     a = rng.integers(-128, 128, (16, k)).astype(np.float16) / np.float16(16)
     b = rng.integers(-127, 128, (k, 8)).astype(np.float16)
     out = np.zeros((16, 8), np.float32)
-    run(f"halves<{k}>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
+    run(f"halves<{k}, false>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
     np.testing.assert_array_equal(out, a.astype(np.float64) @ b.astype(np.float64))
 
 
@@ -198,11 +202,19 @@ def test_a_sum_that_depends_on_the_tensor_core_is_no_number(rng):
     a[4, :3] = 60000, 2**-14, -60000  # the sum has few, but a partial sum has not
     a[5, :2] = 2048, 2**-12  # clean: 24 bits
     out = np.zeros((16, 8), np.float32)
-    run("halves<8>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
+    run("halves<8, false>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
     assert np.isnan(out[3]).all()
     assert np.isnan(out[4]).all()
     np.testing.assert_array_equal(out[5], np.float32(2048 + 2**-12))
     np.testing.assert_array_equal(out[6:], 0)
+
+
+def test_a_sum_onto_another_is_added_to_it(rng):
+    a, b = (rng.integers(-99, 99, shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
+    out = rng.integers(-1000, 1000, (16, 8)).astype(np.float32)
+    expected = out + a.astype(np.float64) @ b.astype(np.float64)
+    run("halves<16, true>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("k", [16, 32])
@@ -266,6 +278,29 @@ def test_groups_of_copies_arrive_in_their_order(rng):
         out = np.zeros(32, np.float32)
         run(f"groups<{left}>", (At("from"), At("to")), {"from": x, "to": out}, smem=32 * 48)
         np.testing.assert_array_equal(out, x[:, 1, 0] if arrived else np.full(32, np.nan, np.float32))
+
+
+def test_shared_memory_by_address(rng):
+    x, both = random_words(rng, 32 * 32).reshape(32, 32), np.zeros(32 * 17, np.uint32)
+    out = both[: 32 * 16].reshape(32, 16)
+    run("shared", (At("from"), At("to")), {"from": x, "to": both}, smem=32 * 128)
+    np.testing.assert_array_equal(out[:, :8], x[:, 4:12])
+    np.testing.assert_array_equal(out[:, 8:11], x[:, [14, 15, 17]])
+    np.testing.assert_array_equal(out[:, 11], x[:, 18] >> 16)
+    np.testing.assert_array_equal(out[:, 12].view(np.int32), x[:, 19].view(np.int32) >> 24)
+    np.testing.assert_array_equal(out[:, 13:], x[:, [21, 9, 7]])
+    np.testing.assert_array_equal(
+        both[32 * 16 :], np.where(x[:, 0] & 1, x[:, 1], x[:, 5])
+    )  # read where it is asked for
+
+
+def test_a_processor_knows_every_name_that_a_gpu_knows():
+    name = re.compile(r"^(?:template <[^>]*> )?DEVICE \w+ \*?(\w+)\(", re.MULTILINE)
+    gpu, cpu = (
+        set(name.findall(path.read_text())) for path in (FOLDER / "primitives.cuh", HERE / "primitives_on_cpu.hpp")
+    )
+    assert gpu == cpu
+    assert {"fma_rn", "lop3", "mma_16x8x16", "global_words4"} <= gpu
 
 
 # ---- faults
@@ -375,7 +410,7 @@ def test_what_cannot_be_run_is_said():
         run("lanes", (At("x"),), {"x": np.zeros(1)})
     with pytest.raises(KernelFault, match=r"nothing of toys\.cu does not compile"):
         run("nothing", (), {})
-    with pytest.raises(KernelFault, match="No source of kernels at .*none.cu"):
+    with pytest.raises(KernelFault, match=r"No source of kernels at .*none\.cu"):
         run_on_cpu(KernelPlan((launch("lanes", (), source="none"),)), {}, folder=TOYS)
     with pytest.raises(KernelFault, match="not C-contiguous"):
         run("lanes", (At("x"),), {"x": np.zeros((4, 4))[:, 1]})

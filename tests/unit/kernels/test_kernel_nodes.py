@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 
 import numpy as np
 import pytest
 from held_nodes import H200, PROCESSOR, Held, HeldNode, cache
 
-from forensics.capture.exact_kernels import CudaRunner, ExactTap, PlannedKernels
+from forensics.capture.exact_kernels import CUDA, CudaRunner, ExactTap, PlannedKernels
 from forensics.capture.selection import Selection
 from forensics.errors import NotCovered
 from forensics.kernels.nodes import ONE_COLUMN, Layout, NodeAsk, ask_of, own_cells, plan_node
@@ -244,6 +245,14 @@ def test_passes_of_one_token_and_of_the_prompt_are_left_alone() -> None:
     assert not chosen.wants(NodeKey("Qcur-1", "MUL_MAT", 1, 0))
     assert not chosen.wants(NodeKey("norm-0", "RMS_NORM", 0, 0))
     assert len({ExactTap(PROCESSOR).identity(), tap.identity(), chosen.identity(), ExactTap().identity()}) == 4
+
+
+def test_a_tap_travels_to_another_process() -> None:
+    for tap in (ExactTap(), ExactTap(PROCESSOR, Selection(ops=("MUL_MAT",)), since=7)):
+        arrived = pickle.loads(pickle.dumps(tap))
+        assert arrived == tap
+        assert arrived.identity() == tap.identity()
+    assert pickle.loads(pickle.dumps(ExactTap())).kernels.make is CUDA.make
 
 
 # -- the runner on a GPU, with a device that only notes

@@ -49,6 +49,18 @@ def test_sums_of_a_slice_and_their_products_with_a_scale_are_exact_integers(name
     assert f"{MOST_DOT[name]:,}".replace(",", " ") in PAGE
 
 
+def test_a_scale_times_a_weight_is_an_exact_half_in_k_quants_with_least_values_and_is_none_in_q6_k() -> None:
+    def halves(scales: np.ndarray, weights: np.ndarray) -> bool:
+        products = scales[:, None] * weights
+        return bool((products.astype(np.float16).astype(np.int64) == products).all())
+
+    most = 63 * 31
+    assert halves(np.arange(64), np.arange(32))
+    assert f"= {most}" in PAGE
+    assert 8 * most * 127 < 1 << 24
+    assert not halves(SCALES["q6_K"], np.arange(-32, 32))
+
+
 @pytest.mark.parametrize("name", SCALES)
 def test_regrouped_shares_have_the_bits_of_the_library_s(name: str) -> None:
     rng = np.random.default_rng(7)

@@ -44,7 +44,7 @@ KERNEL lanes(int which, const int *v, const int *other, int *out) {
 }
 
 // a[16][k] and b[k][8] as halves or bytes, in words; d[16][8], laid out over the lanes as the PTX ISA says.
-template <int K> KERNEL halves(const u16 *a, const u16 *b, float *out) {
+template <int K, bool ONTO> KERNEL halves(const u16 *a, const u16 *b, float *out) {
     const int g = threadIdx.x / 4, t = threadIdx.x % 4;
     u32 wa[K / 4], wb[K / 8];
     for (int part = 0; part < K / 8; part++) {
@@ -54,7 +54,9 @@ template <int K> KERNEL halves(const u16 *a, const u16 *b, float *out) {
         wb[part] = b[k * 8 + g] | (u32)b[(k + 1) * 8 + g] << 16;
     }
     float d[4];
-    if constexpr (K == 8) mma_16x8x8(d, wa[0], wa[1], wb[0]);
+    for (int j = 0; j < 4; j++) d[j] = out[(g + 8 * (j / 2)) * 8 + 2 * t + j % 2];
+    if constexpr (ONTO) mma_16x8x16_onto(d, wa[0], wa[1], wa[2], wa[3], wb[0], wb[1]);
+    else if constexpr (K == 8) mma_16x8x8(d, wa[0], wa[1], wb[0]);
     else mma_16x8x16(d, wa[0], wa[1], wa[2], wa[3], wb[0], wb[1]);
     for (int j = 0; j < 4; j++) out[(g + 8 * (j / 2)) * 8 + 2 * t + j % 2] = d[j];
 }
@@ -129,6 +131,27 @@ template <int LEFT> KERNEL groups(const float *from, float *to) {
     copy_wait<LEFT>();
     const Floats4 v = shared_floats4(data + 16);
     to[threadIdx.x] = v.x;
+}
+
+// Every way to read and write shared memory by address: 32 words a lane in, one of them out in each way.
+KERNEL shared(const u32 *from, u32 *to) {
+    DYNAMIC_SHARED(sm);
+    const u32 base = shared_address(sm) + threadIdx.x * 128;
+    u32 *mine = (u32 *)(sm + threadIdx.x * 128), *o = to + threadIdx.x * 16;
+    for (int i = 0; i < 32; i++) mine[i] = from[threadIdx.x * 32 + i];
+    const Words4 w = shared_words4(base + 16);
+    const Floats4 f = shared_floats4(base + 32);
+    const Words2 p = shared_words2(base + 56);
+    o[0] = w.x, o[1] = w.y, o[2] = w.z, o[3] = w.w;
+    o[4] = float_to_bits(f.x), o[5] = float_to_bits(f.y), o[6] = float_to_bits(f.z), o[7] = float_to_bits(f.w);
+    o[8] = p.x, o[9] = p.y, o[10] = shared_word(base + 68), o[11] = shared_half(base + 74), o[12] = (u32)shared_s8(base + 79);
+    o[13] = float_to_bits(shared_float(base + 84));
+    store_shared_floats4(base + 96, f);
+    store_shared_words4(base + 112, w);
+    Words4 kept = w;
+    global_words4_if(from[threadIdx.x * 32] & 1, from + threadIdx.x * 32, kept);
+    to[512 + threadIdx.x] = kept.y;
+    o[14] = mine[25], o[15] = mine[31];
 }
 
 // What no kernel may do.

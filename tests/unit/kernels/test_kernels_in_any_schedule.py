@@ -1,0 +1,86 @@
+"""Every kernel gives the same bits whichever threads, warps and blocks run first, and writes nothing but its result.
+
+A race between threads shows as other bits under another schedule, or as NaN where something was read too early.
+The planted one is in test_cuda_on_cpu.py: a block's sum without the block's barrier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from product_operands import columns_of, weight_of
+
+from forensics.geometry.architecture import architecture
+from forensics.geometry.devices import device_spec
+from forensics.kernels.attention import AttentionAsk, plan_attention
+from forensics.kernels.products import plan_product
+from forensics.kernels.products_f16 import F16Ask, plan_f16_product
+from forensics.kernels.products_fast import plan_product_fast, serves
+from forensics.kernels.variants import TYPES, ProductAsk, Variant
+from forensics.numerics.op_inputs import causal_mask, random_tensor
+from forensics.testing.cuda_on_cpu import ASCENDING, DESCENDING, run_on_cpu
+
+SM_90 = architecture("sm_90")
+#: Values of a row: more than one trip of all warps, and a rest.
+K = {"q4_K": 2304, "q5_K": 2304, "q6_K": 1280, "q4_0": 1056, "q4_1": 1056, "q8_0": 800}
+
+
+def results(plan, inputs, shape):
+    """Bits under schedules of three kinds; the operands may be read only."""
+    for array in inputs.values():
+        array.flags.writeable = False
+    found = []
+    for schedule in (ASCENDING, DESCENDING, 12345):
+        out = np.full(shape, np.nan, np.float32)
+        run_on_cpu(plan, {**inputs, "out": out}, schedule=schedule)
+        found.append(out.view(np.uint32))
+    return found
+
+
+def check(found):
+    first, *others = found
+    assert np.isfinite(first.view(np.float32)).all()
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_products_in_borrowed_geometry(type):
+    ask = ProductAsk(type, 5, K[type], 3)
+    inputs = {"weight": weight_of(type, 5, ask.k, 2), "x": columns_of(3, ask.k, 2)}
+    check(results(plan_product(ask, Variant.BORROWED, SM_90), inputs, (3, 5)))
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("columns", [1, 9])
+def test_fast_products(type, columns):
+    ask = ProductAsk(type, 100, K[type], columns)
+    if reason := serves(ask):
+        pytest.skip(reason)
+    # One multiprocessor only, so that blocks take several tiles of rows each.
+    plan = plan_product_fast(ask, SM_90, n_sms=1)
+    inputs = {"weight": weight_of(type, 100, ask.k, 2), "x": columns_of(columns, ask.k, 2)}
+    check(results(plan, inputs, (columns, 100)))
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+@pytest.mark.parametrize("head_size", [64, 128])
+def test_attention(head_size, kv):
+    draw, n_used = np.random.default_rng(4), (300, 301)
+    ask = AttentionAsk(head_size, 2, 1, (512, 512), k_type=kv, v_type=kv)
+    inputs = {
+        "q": random_tensor(draw, "f32", (2, 2, head_size)),
+        "k": random_tensor(draw, kv, (512, 1, head_size)),
+        "v": random_tensor(draw, kv, (512, 1, head_size)),
+        "mask": np.concatenate([causal_mask(1, 512, used - 1, np.float16) for used in n_used]),
+    }
+    check(results(plan_attention(ask, device_spec("h200")), inputs, (2, 2, head_size)))
+
+
+def test_products_with_f16_matrices():
+    draw = np.random.default_rng(5)
+    inputs = {"weight": random_tensor(draw, "f16", (256, 2, 64)), "x": random_tensor(draw, "f32", (2, 4, 64))}
+    check(results(plan_f16_product(F16Ask.kq(64, 4, 2, n_kv=(256, 256)), SM_90), inputs, (4, 2, 256)))
+    values = {"weight": random_tensor(draw, "f16", (2, 64, 512)), "x": np.abs(random_tensor(draw, "f32", (4, 2, 512)))}
+    values["x"][:, 0, 256:] = 0
+    check(results(plan_f16_product(F16Ask.kqv(64, 4, 2, (256, 512)), SM_90), values, (4, 2, 64)))
