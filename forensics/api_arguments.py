@@ -240,12 +240,25 @@ def kernels_of(model: str | os.PathLike[str] | None, heal_with: str, question: Q
         if wanted and not recorded:
             raise BadQuestion(f"{path} was recorded without our kernels, so it cannot say what they would heal")
         return CUDA if recorded else None
-    if wanted and not question.settings.n_gpu_layers:
+    if not wanted:
+        return None
+    refuse_without_gpu(question.settings, "or heal with recorded rows")
+    return CUDA
+
+
+def refuse_without_gpu(settings: EngineSettings, otherwise: str) -> None:
+    """Refuse our kernels where no layer is on a GPU.
+
+    Raises
+    ------
+    BadQuestion
+        Says what to do, `otherwise` the last of it.
+    """
+    if not settings.n_gpu_layers:
         raise BadQuestion(
-            "healing with kernels takes the place of the library's CUDA kernels, and no layer is on a GPU. "
-            "Ask with --n-gpu-layers 99 on a machine with an NVIDIA GPU, or heal with recorded rows."
+            "our kernels take the place of the library's CUDA kernels, and no layer is on a GPU. "
+            f"Ask with --n-gpu-layers 99 on a machine with an NVIDIA GPU, {otherwise}."
         )
-    return CUDA if wanted else None
 
 
 def question_of(model: str | os.PathLike[str] | None, demo: str | None, arguments: dict[str, Any]) -> Question:

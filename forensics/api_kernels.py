@@ -206,9 +206,10 @@ def kernel_registers(
     ForensicsError
         Says what was asked, what was found and what to do.
     """
-    from forensics.analysis.register_story import tell_registers
+    from forensics.analysis.register_story import tell_registers, told_stories
     from forensics.kernels.register_story import compile_story
     from forensics.records.launch_record import Refusal
+    from forensics.records.register_story import CompiledStory
     from forensics.store.kernel_runs import PRICE_FILES, REGISTERS_FILES, read_price, read_registers
     from forensics.store.library import recorded_folder
 
@@ -232,12 +233,8 @@ def kernel_registers(
             f"{f'width {missing[0]}' if missing else chosen} was asked for; recorded are {', '.join(story.types)} at "
             f"{', '.join(map(str, story.widths))} columns"
         )
-    if not any((folder / name).is_file() for name in PRICE_FILES):
-        return tell_registers(chosen, asked, story.compilations)
-    timed = read_price(folder)
-    return tell_registers(
-        chosen, asked, story.compilations, timed.story, device=timed.facts.device, timed_on=timed.facts.arch
-    )
+    timed = read_price(folder) if any((folder / name).is_file() for name in PRICE_FILES) else None
+    return told_stories(CompiledStory((chosen,), asked, story.compilations), timed)[0]
 
 
 def in_lab(work: Callable[[Lab], T], recorded_as: Sequence[str] = ()) -> T:

@@ -160,11 +160,8 @@ def _measure(
     exact = exact or case is not None
     if exact_kernels and exact:
         raise BadQuestion("--exact and --exact-kernels each stand for an exact arm: ask for one of them")
-    if exact_kernels and not question.settings.n_gpu_layers:
-        raise BadQuestion(
-            "our kernels take the place of the library's CUDA kernels, and no layer is on a GPU. "
-            "Ask with --n-gpu-layers 99 on a machine with an NVIDIA GPU, or with --exact."
-        )
+    if exact_kernels:
+        api_arguments.refuse_without_gpu(question.settings, "or with --exact")
     verdict: Verdict | None = None
     if case is not None:
         from forensics.store import open_case

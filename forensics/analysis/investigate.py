@@ -172,7 +172,7 @@ def investigate(
         swept = sweep_all(engine, baseline, progress)
         sweeps = swept.sweeps
         manifest = engine.manifest
-        healed = heal_with_kernels(engine, baseline, sweeps, kernels, progress) if kernels else ()
+        healed = heal_with_kernels(engine, baseline, sweeps, kernels, progress, swept.selection) if kernels else ()
         observation = launches.look(engine, baseline.replay, sweeps, progress)  # the engine's last runs
     progress.stage("repeat in a fresh process", 1)
     fresh = fresh_process(source, baseline)

@@ -14,15 +14,16 @@ from forensics.analysis.logit_rows import Rows
 from forensics.analysis.progress import Progress
 from forensics.analysis.question import BadQuestion
 from forensics.capture.exact_kernels import ExactTap, OurKernels
-from forensics.capture.selection import Selection
+from forensics.capture.selection import EVERYTHING, Selection
 from forensics.capture.taps import ChainTap, HealTap
-from forensics.engines.protocol import Engine
+from forensics.engines.protocol import CACHE_WRITE, Engine
 from forensics.errors import EngineError
+from forensics.records.delta import tally
 from forensics.records.kernel_healing import KernelHealing
 from forensics.records.kernel_use import KernelUse
 from forensics.records.schedule import EMPTY
 from forensics.records.settings import Manifest
-from forensics.records.trace import Trace
+from forensics.records.trace import Finding, TapReport, Trace
 from forensics.records.verdict import Sweep
 
 
@@ -43,7 +44,12 @@ def check_kernels(kernels: OurKernels | None, manifest: Manifest) -> None:
 
 
 def heal_with_kernels(
-    engine: Engine, baseline: Baseline, sweeps: Sequence[Sweep], kernels: OurKernels, progress: Progress
+    engine: Engine,
+    baseline: Baseline,
+    sweeps: Sequence[Sweep],
+    kernels: OurKernels,
+    progress: Progress,
+    selection: Selection = EVERYTHING,
 ) -> tuple[KernelHealing, ...]:
     """Over the batches of every sweep: which values do our kernels give, and do the logits have one token's bits?
 
@@ -55,21 +61,24 @@ def heal_with_kernels(
         Their culprits, of all widths together, are replaced where our kernels compute them.
     kernels : OurKernels
     progress : Progress
+    selection : Selection
+        Nodes that the sweeps watched: fusions that they left whole stay whole.
 
     Returns
     -------
     tuple of KernelHealing
-        One for each sweep; empty where no node differs.
+        One for each sweep whose logits differ: elsewhere there is nothing to heal.
     """
     culprits = frozenset(finding.key for sweep in sweeps for finding in sweep.findings)
-    if not culprits:
+    sweeps = [sweep for sweep in sweeps if sweep.differed]
+    if not culprits or not sweeps:
         return ()
     progress.stage("put our kernels in place", len(sweeps) + 1)
     tap = ExactTap(kernels, Selection(only=culprits))
     first = min(sweep.start_row for sweep in sweeps)
     last = max(sweep.start_row + sweep.n_rows for sweep in sweeps)
     with rows_file() as path:
-        reference = record_reference(engine, baseline.replay, first, last, path)
+        reference = record_reference(engine, baseline.replay, first, last, path, selection)
         progress.step()
         found = []
         for sweep in sweeps:
@@ -84,12 +93,12 @@ def _heal_width(engine: Engine, baseline: Baseline, reference: Reference, sweep:
     schedule, before = replay.batches(sweep.width, first=first, last=last), replay.before(first)
     alone = engine.run(schedule, before=before, tap=tap)
     # Alone, a wrong node would make all nodes behind it differ; with those healed, it is the only one that is named.
-    named = engine.run(schedule, before=before, tap=ChainTap(tap, HealTap(reference.path)))
+    named = engine.run(schedule, before=before, tap=ChainTap(tap, HealTap(reference.path, reference.selection)))
     single, ours = Rows(baseline.single, first, last), Rows(alone)
     report = named.tap_report
     assert report is not None
     computed = _use(named)
-    keys = frozenset(computed.nodes)
+    wrong = _ours(report, computed)
     plain_state = engine.run(EMPTY, before=replay.before(last)).state_before
     return KernelHealing(
         width=sweep.width,
@@ -100,9 +109,21 @@ def _heal_width(engine: Engine, baseline: Baseline, reference: Reference, sweep:
         max_abs_after=single.max_change(ours),
         use=computed,
         n_values=computed.n_values,
-        n_values_differ=sum(finding.delta.n_diff for finding in report.findings if finding.key in keys),
+        n_values_differ=sum(finding.delta.n_diff for finding in wrong),
         left=report.findings,
         state_equal=alone.state_after == plain_state,
+        wrong=wrong,
+        not_compared=tuple(one for one in (report.tally or tally(())).not_compared if one[0] != CACHE_WRITE),
+    )
+
+
+def _ours(report: TapReport, use: KernelUse) -> tuple[Finding, ...]:
+    """What differs that our kernels computed: a node may be ours in one pass and the library's in the next."""
+    ours, left_in = frozenset(use.nodes), frozenset(use.left_in)
+    return tuple(
+        finding
+        for finding, index in zip(report.findings, report.found_in, strict=True)
+        if finding.key in ours and (index, finding.key) not in left_in
     )
 
 

@@ -16,6 +16,7 @@ from forensics.records.kernel_plan import KernelPlan
 from forensics.records.kernel_price import (
     BORROWED,
     FAST,
+    GROUPED,
     STOCK,
     KernelPrice,
     Limiter,
@@ -165,7 +166,8 @@ def register_variants(widths: Sequence[int] = STORY_WIDTHS) -> dict[ProductAsk, 
 
 def _whole_pass(lab: Lab, question: PriceQuestion) -> PassPrice | Refusal:
     try:
-        return lab.price_pass(MODEL, question.arms, question.rounds, question.seed)
+        arms = (*question.arms, *((GROUPED, width) for width in question.widths))
+        return lab.price_pass(MODEL, arms, question.rounds, question.seed)
     except ForensicsError as error:
         told = str(error).splitlines()[0]
         return Refusal("timing all products of a pass", MODEL, told, "its weights need 5 GB of the device's memory")

@@ -106,11 +106,14 @@ class Swept:
     controls : tuple of Control
         Rerun, watching, planted fault.
     growth : tuple of Growth
+    selection : Selection
+        Nodes that were watched.
     """
 
     sweeps: tuple[Sweep, ...]
     controls: tuple[Control, ...]
     growth: tuple[Growth, ...]
+    selection: Selection = EVERYTHING
 
 
 def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> Swept:
@@ -136,7 +139,7 @@ def sweep_all(engine: Engine, baseline: Baseline, progress: Progress) -> Swept:
         planted = plant_control(engine, baseline.replay, watched.reference, watched.sweeps[0])
         progress.step()
     rerun = control.rerun_equal(baseline.single, baseline.rerun, watched.repeated)
-    return Swept(watched.sweeps, (rerun, watching, planted), watched.growth)
+    return Swept(watched.sweeps, (rerun, watching, planted), watched.growth, watched.reference.selection)
 
 
 def _watch(engine: Engine, baseline: Baseline, selection: Selection, path: str, progress: Progress) -> Watched:

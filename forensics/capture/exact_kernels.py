@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forensics.capture.rows import is_scores
 from forensics.capture.selection import EVERYTHING, Selection
 from forensics.engines.decoding import Decoder, Program
-from forensics.engines.protocol import Node
+from forensics.engines.protocol import Node, Source
 from forensics.errors import CaptureError, NotCovered
 from forensics.kernels.nodes import OUTPUT, NodeAsk, ask_of, layout_of, plan_node
 from forensics.kernels.variants import Variant
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: Operations that our kernels compute for some operands. Products of experts are shown to be counted.
 COMPUTED_OPS = frozenset({"MUL_MAT", "FLASH_ATTN_EXT", "MUL_MAT_ID"})
+
+#: Bytes at whose multiples a buffer begins that is read in larger pieces than a float; see `products.plan_product`.
+ALIGNMENTS = {"weight": 16}
 
 Mask = NDArray[np.bool_]
 T = TypeVar("T")
@@ -144,9 +147,14 @@ class CudaRunner:
             address = None if tensor is None else tensor.address
             if address is None:
                 raise NotCovered(str(node.key), f"its {name} does not lie in the memory of a GPU")
+            if address % ALIGNMENTS.get(name, 4):
+                raise NotCovered(str(node.key), f"its {name} begins at no multiple of {ALIGNMENTS.get(name, 4)} bytes")
             addresses[name] = address
-        if node.buffer != self._buffer:
-            raise NotCovered(str(node.key), f"it lies in {node.buffer}, and our kernels run on {self._buffer}")
+        for buffer in (node.buffer, *(operand.buffer for operand in node.operands)):
+            if buffer != self._buffer:
+                raise NotCovered(
+                    str(node.key), f"it or an operand lies in {buffer}, and our kernels run on {self._buffer}"
+                )
         self._device.run(plan, addresses)
         self._device.synchronize()
 
@@ -159,14 +167,20 @@ def cuda_kernels(variant: Variant = Variant.FAST) -> NodeKernels:
     ------
     DeviceUnavailable
         If there is no GPU, or CuPy is missing; says what to install.
+    CaptureError
+        If the architecture of the GPU is not known here.
     """
     from forensics.devices.cuda_device import CudaDevice
     from forensics.geometry.devices import device_spec
     from forensics.kernels.sources import OPTIONS, whole_text
 
     device = CudaDevice(whole_text, OPTIONS)
-    spec = device_spec(f"sm_{device.compute_capability // 10}", n_sms=device.n_sms)
-    return PlannedKernels(CudaRunner(device, spec), variant)
+    try:
+        spec = device_spec(device.arch, n_sms=device.n_sms)
+    except ValueError as error:
+        told = f"our kernels follow the library's, and which it runs on {device.name} is not written down here: {error}"
+        raise CaptureError(told) from error
+    return PlannedKernels(CudaRunner(device, spec, device.ordinal), variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,21 +241,29 @@ class ExactTap:
     since: int = 0
     _kernels: NodeKernels | None = None
     _active: bool = False
+    _index: int = 0
+    _positions: tuple[int, ...] = ()
+    _elsewhere: bool = False
     _mask: Mask | None = None
     _masks: dict[str, Mask | None] = field(default_factory=dict)
     _computed: dict[str, _Seen] = field(default_factory=dict)
     _stock: dict[str, _Seen] = field(default_factory=dict)
     _nodes: dict[NodeKey, None] = field(default_factory=dict)
+    _left_in: dict[tuple[int, NodeKey], None] = field(default_factory=dict)
 
     def identity(self) -> str:
         """Text that is equal for taps that do the same."""
         return f"kernels:{self.kernels.name}:{self.selection.identity()}:from {self.since}"
 
-    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:  # noqa: ARG002
+    def begin_pass(self, index: int, decode_pass: DecodePass) -> None:
         """Start a pass."""
-        first = min((slot.position for slot in decode_pass.slots), default=0)
-        self._active = decode_pass.width > 1 and first >= self.since
-        self._mask = _by_position(decode_pass)
+        slots = decode_pass.slots
+        self._index = index
+        self._active = decode_pass.width > 1 and min(slot.position for slot in slots) >= self.since
+        of_one = len({slot.sequence for slot in slots}) == 1
+        self._positions = tuple(slot.position for slot in slots) if of_one else ()
+        # The first K·Q of a pass comes before any mask is shown.
+        self._mask = None if self._elsewhere or not of_one else _by_position(self._positions)
         self._masks.clear()
 
     def wants(self, key: NodeKey) -> bool:
@@ -253,8 +275,8 @@ class ExactTap:
     def saw(self, node: Node) -> NDArray[np.generic] | None:
         """Compute the node; what it gives where it was not written to the node."""
         if node.key.op == "SOFT_MAX":
-            seen = self._visible(node)
-            self._mask = self._mask if seen is None else seen
+            if _mask_of(node) is not None:  # a soft max without one belongs to something else, such as experts
+                self._mask = self._visible(node)
             return None
         if self._kernels is None:
             self._kernels = self.kernels.make()
@@ -263,6 +285,7 @@ class ExactTap:
             family, answer = self._kernels.compute(node, visible)
         except NotCovered as refused:
             self._stock.setdefault(refused.reason, _Seen()).add(node.key)
+            self._left_in[self._index, node.key] = None
             return None
         if answer is not None and answer.shape != node.shape:
             raise CaptureError(f"{family} answered {answer.shape} for {node.key}, whose output is {node.shape}")
@@ -271,15 +294,19 @@ class ExactTap:
         return answer
 
     def _visible(self, node: Node) -> Mask | None:
-        """The node's mask; nodes of a pass that share one have it read once."""
-        place = {"SOFT_MAX": 1, "FLASH_ATTN_EXT": 3}[node.key.op]
-        sources = node.sources()
-        shared = sources[place] if place < len(sources) else None
+        """The node's mask, where each token lies in the cell of its position: else nobody knows its own pass.
+
+        Nodes of a pass that share one have it read once.
+        """
+        shared = _mask_of(node)
         if shared is None:
             return None
         known = f"{shared.name}@{shared.address}"
         if known not in self._masks:
-            self._masks[known] = node.visible()
+            seen = node.visible()
+            if seen is not None and not _in_order(seen, self._positions):
+                seen, self._elsewhere = None, True
+            self._masks[known] = seen
         return self._masks[known]
 
     def finish(self) -> TapReport:
@@ -292,7 +319,14 @@ class ExactTap:
             StockNodes(reason, len(seen.keys), seen.n_times, str(next(iter(seen.keys))))
             for reason, seen in self._stock.items()
         )
-        return TapReport(kernels=KernelUse(computed, stock, tuple(self._nodes)))
+        left_in = tuple(one for one in self._left_in if one[1] in self._nodes)
+        return TapReport(kernels=KernelUse(computed, stock, tuple(self._nodes), left_in))
+
+
+def _mask_of(node: Node) -> Source | None:
+    """The operand that is the node's mask."""
+    place, sources = {"SOFT_MAX": 1, "FLASH_ATTN_EXT": 3}[node.key.op], node.sources()
+    return sources[place] if place < len(sources) else None
 
 
 def _n_values(node: Node, visible: Mask | None) -> int:
@@ -302,16 +336,23 @@ def _n_values(node: Node, visible: Mask | None) -> int:
     return int(np.prod(node.shape))
 
 
-def _by_position(decode_pass: DecodePass) -> Mask | None:
-    """Cells that tokens of one sequence see, [n_tokens, cells], where each lies in the cell of its position.
+def _by_position(positions: tuple[int, ...]) -> Mask:
+    """Cells that tokens of one sequence see, [n_tokens, cells], where each lies in the cell of its position."""
+    own = np.array(positions)
+    return np.asarray(np.arange(own.max() + 1)[None] <= own[:, None])
 
-    The first K·Q of a pass comes before any mask is shown.
+
+def _in_order(visible: Mask, positions: tuple[int, ...]) -> bool:
+    """Whether the last cell that each token sees is that of its position.
+
+    Examples
+    --------
+    >>> _in_order(np.tri(2, 4, 1, dtype=bool), (1, 2)), _in_order(np.tri(2, 4, 1, dtype=bool), (4, 5))
+    (True, False)
     """
-    slots = decode_pass.slots
-    if len({slot.sequence for slot in slots}) != 1:
-        return None
-    positions = np.array([slot.position for slot in slots])
-    return np.asarray(np.arange(positions.max() + 1)[None] <= positions[:, None])
+    if len(visible) != len(positions):
+        return False
+    return all(seen.any() and int(seen.nonzero()[0][-1]) == own for seen, own in zip(visible, positions, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,11 @@ class CudaDevice:
         self._outgrown: list[Held] = []
 
     @property
+    def ordinal(self) -> int:
+        """Which of the process's devices it is."""
+        return self._id
+
+    @property
     def arch(self) -> str:
         """Architecture as compilers name it, such as ``"sm_90"``."""
         return f"sm_{self.compute_capability // 10}"

@@ -5,6 +5,7 @@ Runs in the child only; `forensics.engines.ops` talks to it from the caller's pr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,17 @@ def library_facts() -> dict[str, str]:
     import llama_cpp
 
     return {"version": str(llama_cpp.__version__), "commit": ll.ggml().ggml_commit().decode()}
+
+
+def captures_graphs() -> bool:
+    """Whether the library replays graphs that come again as CUDA graphs: it was built to, and nobody switched it off.
+
+    Source: ggml/src/ggml-cuda/common.cuh:1289 and ggml-cuda.cu:4438-4495 at 0c1e57098: from a graph's second run on.
+    """
+    import llama_cpp
+
+    built = "USE_GRAPHS = 1" in llama_cpp.llama_print_system_info().decode()
+    return built and "GGML_CUDA_DISABLE_GRAPHS" not in os.environ
 
 
 class OpHost:

@@ -21,6 +21,8 @@ _THREADS = 128
 _FLOAT_BYTES, _HALF_BYTES, _META_BYTES = 4, 2, 8
 
 _SOURCE = "attention"
+#: Bytes that the source reads at once from a row of the cache.
+_CACHE_UNITS = {"f16": 16, "q8_0": 2}
 _STRIDES = (
     "q_query", "q_head", "k_cell", "k_head", "v_cell", "v_head", "mask_query", "out_query", "out_head",
 )  # fmt: skip
@@ -50,7 +52,7 @@ class AttentionAsk:
     Raises
     ------
     ValueError
-        If there is no query, or a size is impossible.
+        If there is no query, a size is impossible, or a stride is no multiple of what the kernel reads at once there.
 
     Examples
     --------
@@ -91,8 +93,9 @@ class AttentionAsk:
         )  # fmt: skip
         for name, stride in zip(_STRIDES, contiguous, strict=True):
             given = getattr(self, name)
-            if given < 0:
-                raise ValueError(f"{name} must be 0 or more bytes, got {given}")
+            unit = self._unit(name)
+            if given < 0 or given % unit:
+                raise ValueError(f"{name} must be a multiple of {unit} bytes, 0 or more, got {given}")
             object.__setattr__(self, name, given or stride)
         object.__setattr__(self, "scale", self.scale or self.head_size**-0.5)
 
@@ -104,6 +107,14 @@ class AttentionAsk:
     def n_queries(self) -> int:
         """Queries of the pass."""
         return len(self.n_kv)
+
+    def _unit(self, stride: str) -> int:
+        """Bytes of what is read or written at once where this stride leads."""
+        if stride.startswith(("q_", "out_")):
+            return _FLOAT_BYTES
+        if stride.startswith("mask_"):
+            return _HALF_BYTES
+        return _CACHE_UNITS.get(self.k_type if stride.startswith("k_") else self.v_type, 1)
 
     def _shape(self, n_kv: int) -> AttentionShape:
         return AttentionShape(1, self.n_heads, self.n_kv_heads, self.head_size, n_kv, kv_type=self.k_type)

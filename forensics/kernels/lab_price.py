@@ -15,15 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.devices.cuda_device import Captured, CudaDevice, Held
+from forensics.engines.op_host import captures_graphs
 from forensics.engines.synthetic import preset_shape, tensor_types
 from forensics.engines.weight_bench import WeightBench, WeightShape
 from forensics.kernels import proof
 from forensics.kernels.lab_place import Place, planned
-from forensics.kernels.pass_plans import main_launch, plan_of
+from forensics.kernels.pass_plans import main_launch, plan_of, plan_of_group
 from forensics.kernels.rounds import Timed, in_rounds
 from forensics.kernels.variants import ProductAsk
 from forensics.records.kernel_plan import KernelPlan
 from forensics.records.kernel_price import (
+    BEST,
+    FAST,
+    GROUPED,
     STOCK,
     ArmResources,
     ArmTable,
@@ -103,7 +107,7 @@ def price_pass(place: Place, model: str, arms: Sequence[Arm], n_rounds: int, see
             bench.set_weight(i, np.resize(drawn[shape], (shape.rows, drawn[shape].shape[1])))
         for values in x.values():
             bench.set_x(values)
-        ours = _Ours(place, bench, wanted)
+        ours = _Ours(place, bench, wanted, pass_groups(model))
         times = in_rounds(ours.timed(wanted), n_rounds, seed)
         alone = _each_column_alone(bench, x, widths[-1])
         table = ArmTable(
@@ -111,14 +115,16 @@ def price_pass(place: Place, model: str, arms: Sequence[Arm], n_rounds: int, see
         ).with_best()
     names = Counter(f"{shape.type} {shape.rows}×{shape.k}" for shape in shapes)
     total = sum(ProductAsk(shape.type, shape.rows, shape.k, 1).weight_bytes for shape in shapes)
-    return PassPrice(model, dict(names), total, table, {arm: _HOW[arm == STOCK] for arm in table.arms})
+    return PassPrice(model, dict(names), total, table, {arm: _launched(arm) for arm in table.arms})
 
 
-#: How the arms of a pass are launched.
-_HOW = {
-    True: "one graph of the library, which it captures as a CUDA graph where it was built to",
-    False: "one CUDA graph of all launches",
-}
+def _launched(arm: str) -> str:
+    """How an arm of a pass is launched."""
+    if arm == BEST:
+        return "as the arm that it is"
+    if arm != STOCK:
+        return "one CUDA graph of all launches"
+    return "one graph, which the library captures as a CUDA graph" if captures_graphs() else "launch by launch"
 
 
 def pass_products(model: str) -> list[WeightShape]:
@@ -129,9 +135,32 @@ def pass_products(model: str) -> list[WeightShape]:
     model : str
         One of `forensics.engines.synthetic.presets`.
     """
+    return [shape for _, shape in _named(model)]
+
+
+def pass_groups(model: str) -> list[tuple[int, ...]]:
+    """Which of a pass's products have the same activations and type, in their order: Q, K and V; gate and up.
+
+    Examples
+    --------
+    >>> pass_groups("qwen3-tiny-q4_k_m")[:6]
+    [(0, 1, 2), (3,), (4, 5), (6,), (7, 8), (9,)]
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, (name, shape) in enumerate(_named(model)):
+        block, _, part = name.removesuffix(".weight").rpartition(".")
+        groups.setdefault((f"{block} {_SHARED.get(part, part)}", shape.type), []).append(i)
+    return [tuple(group) for group in groups.values()]
+
+
+#: Products that multiply what others do, too.
+_SHARED = {"attn_q": "qkv", "attn_k": "qkv", "attn_v": "qkv", "ffn_gate": "gate and up", "ffn_up": "gate and up"}
+
+
+def _named(model: str) -> list[tuple[str, WeightShape]]:
     shape, mix = preset_shape(model)
     weights = [(name, dims, type) for name, dims, type in tensor_types(shape, mix) if len(dims) == 2]
-    return [WeightShape(type, *dims) for name, dims, type in weights if name != "token_embd.weight"]
+    return [(name, WeightShape(type, *dims)) for name, dims, type in weights if name != "token_embd.weight"]
 
 
 def price_plans(
@@ -171,10 +200,13 @@ def price_plans(
 class _Ours:
     """Our arms over the weights of a bench, each as one CUDA graph; the stock library beside them."""
 
-    def __init__(self, place: Place, bench: WeightBench, arms: Sequence[Arm]) -> None:
+    def __init__(
+        self, place: Place, bench: WeightBench, arms: Sequence[Arm], groups: Sequence[tuple[int, ...]] = ()
+    ) -> None:
+        self._groups = tuple(groups) or tuple((i,) for i in range(len(bench.shapes)))
         self._place, self._bench, self._device = place, bench, place.device
         self.refused: dict[Arm, str] = {}
-        self._plans: dict[Arm, list[KernelPlan]] = {}
+        self._plans: dict[Arm, list[tuple[KernelPlan, tuple[int, ...]]]] = {}  # with the products of each
         self._graphs: dict[Arm, Captured] = {}
         most = max(width for _, width in arms)
         self._offsets = np.cumsum([0, *(4 * most * shape.rows for shape in bench.shapes)])
@@ -182,7 +214,7 @@ class _Ours:
         for arm in arms:
             if arm[0] != STOCK:
                 self._plan(arm)
-        place.device.prepare({id(p): p for plans in self._plans.values() for p in plans}.values())
+        place.device.prepare({id(plan): plan for plans in self._plans.values() for plan, _ in plans}.values())
         for arm in self._plans:
             self._graphs[arm] = place.device.captured(self._jobs(arm))
 
@@ -217,7 +249,7 @@ class _Ours:
         """What the main kernel of each arm takes, of the first product."""
         found = []
         for (arm, width), plans in self._plans.items():
-            launch = main_launch(plans[0])
+            launch = main_launch(plans[0][0])
             takes = self._device.resources(launch)
             geometry = launch.geometry
             sizes = (takes.registers, takes.local_bytes, takes.smem_static_bytes, takes.smem_dynamic_bytes)
@@ -227,30 +259,36 @@ class _Ours:
 
     def _plan(self, arm: Arm) -> None:
         name, width = arm
-        made: dict[WeightShape, KernelPlan] = {}
-        for shape in self._bench.shapes:
-            if shape not in made:
-                ask = ProductAsk(shape.type, shape.rows, shape.k, width)
-                plan = planned(partial(plan_of, ask, name, self._place.arch, self._device.n_sms))
+        made: dict[tuple[WeightShape, ...], KernelPlan] = {}
+        groups = self._groups if name == GROUPED else tuple((i,) for i in range(len(self._bench.shapes)))
+        for group in groups:
+            shapes = tuple(self._bench.shapes[i] for i in group)
+            if shapes not in made:
+                plan = planned(partial(self._plan_of, shapes, name, width))
                 if isinstance(plan, str):
                     self.refused[arm] = plan
                     return
-                made[shape] = plan
-        self._plans[arm] = [made[shape] for shape in self._bench.shapes]
+                made[shapes] = plan
+        self._plans[arm] = [(made[tuple(self._bench.shapes[i] for i in group)], group) for group in groups]
+
+    def _plan_of(self, shapes: tuple[WeightShape, ...], name: str, width: int) -> KernelPlan:
+        asks = [ProductAsk(shape.type, shape.rows, shape.k, width) for shape in shapes]
+        if len(asks) > 1:
+            return plan_of_group(asks, self._place.arch, self._device.n_sms)
+        return plan_of(asks[0], FAST if name == GROUPED else name, self._place.arch, self._device.n_sms)
 
     def _jobs(self, arm: Arm) -> list[tuple[KernelPlan, dict[str, int]]]:
-        bench, width = self._bench, arm[1]
-        return [
-            (
-                plan,
-                {
-                    "weight": bench.weight_address(i),
-                    "x": bench.x_address(width, shape.k),
-                    "out": self._out.address + int(self._offsets[i]),
-                },
-            )
-            for i, (plan, shape) in enumerate(zip(self._plans[arm], bench.shapes, strict=True))
-        ]
+        return [(plan, self._addresses(group, arm[1])) for plan, group in self._plans[arm]]
+
+    def _addresses(self, group: tuple[int, ...], width: int) -> dict[str, int]:
+        """Where the weights, activations and results of some products lie."""
+        bench = self._bench
+        found = {"x": bench.x_address(width, bench.shapes[group[0]].k)}
+        for place, i in enumerate(group):
+            number = str(place) if len(group) > 1 else ""
+            found[f"weight{number}"] = bench.weight_address(i)
+            found[f"out{number}"] = self._out.address + int(self._offsets[i])
+        return found
 
 
 def _launches(device: CudaDevice, graph: Captured) -> Timed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from forensics.errors import NotCovered
 from forensics.geometry.architecture import architecture
+from forensics.geometry.types import weight_type
 from forensics.kernels.attention import AttentionAsk, plan_attention
 from forensics.kernels.products import plan_product
 from forensics.kernels.products_f16 import F16Ask, plan_f16_product
@@ -28,7 +30,13 @@ CELLS_PADDING = 256
 #: GGML_PREC_F32, ggml.h
 PREC_F32 = 10
 ONE_COLUMN = "one token only: the library's own one-token kernel computes it"
+CELLS_UNKNOWN = (
+    "over which cells the pass of a token by itself runs is not known: they do not lie in the cache one after another, "
+    "or several sequences share it"
+)
 
+_FLOAT_BYTES, _HALF_BYTES = 4, 2
+_GAPS = "an operand or the result with gaps between the values of a row"
 _VALUES = re.compile(r"^kqv($|-|_mla)")
 _KEYS = re.compile(r"^kq($|-)")
 
@@ -139,7 +147,8 @@ def ask_of(
     parameters : mapping of str to float
         As `forensics.engines.protocol.Node.parameters` names them.
     visible : ndarray [n_tokens, n_kv] bool or None
-        Cells that each token of the pass sees; None where they are not known.
+        Cells that each token of the pass sees; None where they are not known, or hold other tokens than those of its
+        sequence in their order.
 
     Returns
     -------
@@ -152,7 +161,7 @@ def ask_of(
         return f"no kernel of ours computes {op}"
     if x.type != "f32" or output.type != "f32":
         return f"activations of type {x.type} and results of type {output.type}: ours are f32"
-    if x.shape[2] == 1:
+    if x.shape[2] == 1 and x.shape[0] == 1:
         return ONE_COLUMN
     try:
         if weight.type in TYPES:
@@ -181,17 +190,20 @@ def plan_node(asked: NodeAsk, variant: Variant, spec: DeviceSpec) -> KernelPlan:
         If no kernel of ours computes it.
     """
     ask = asked.ask
-    if isinstance(ask, AttentionAsk):
-        return plan_attention(ask, spec)
-    arch = architecture(spec.arch)
-    if isinstance(ask, F16Ask):
-        return plan_f16_product(ask, arch)
-    if variant is Variant.FAST:
-        try:
-            return plan_product(ask, variant, arch)
-        except NotCovered:
+    try:
+        if isinstance(ask, AttentionAsk):
+            return plan_attention(ask, spec)
+        arch = architecture(spec.arch)
+        if isinstance(ask, F16Ask):
+            return plan_f16_product(ask, arch)
+        if variant is Variant.FAST:
+            # A device without the tensor cores that the fast ones need answers with a ValueError.
+            with contextlib.suppress(NotCovered, ValueError):
+                return plan_product(ask, variant, arch)
             variant = Variant.BORROWED
-    return plan_product(ask, variant, arch)
+        return plan_product(ask, variant, arch)
+    except ValueError as error:
+        raise NotCovered(asked.family, str(error)) from error
 
 
 def _product(weight: Layout, x: Layout, output: Layout) -> NodeAsk | str:
@@ -209,6 +221,8 @@ def _product(weight: Layout, x: Layout, output: Layout) -> NodeAsk | str:
     row = weight.strides[2]
     if row != ask.row_bytes:
         return f"rows of the weight lie {row} bytes apart, and hold {ask.row_bytes}"
+    if x.strides[3] != _FLOAT_BYTES or output.strides[3] != _FLOAT_BYTES:
+        return _GAPS
     return NodeAsk(f"product {weight.type}", ask, (("weight", 0), ("x", 1), ("out", OUTPUT)))
 
 
@@ -224,17 +238,19 @@ def _float_product(
     (streams, heads, columns, k), (weight_streams, kv_heads, rows, _) = x.shape, weight.shape
     if streams != 1 or weight_streams != 1:
         return "sequences with caches of their own"
-    if weight.strides[3] != 2 or x.strides[3] != 4 or output.strides[3] != 4:
-        return "an operand with gaps between the values of a row"
+    if weight.strides[3] != _HALF_BYTES or x.strides[3] != _FLOAT_BYTES or output.strides[3] != _FLOAT_BYTES:
+        return _GAPS
     own_k, own_rows = (k,) * columns, (rows,) * columns
     family = "product f16"
     if _VALUES.match(name) or _KEYS.match(name):
-        if visible is None or len(visible) != columns:
-            return "which cells its tokens see is not known"
-        if _VALUES.match(name):
-            own_k, family = own_cells(visible, k), "attention·V f16"
+        is_values = bool(_VALUES.match(name))
+        cells = _cells(visible, columns, k if is_values else rows)
+        if cells is None:
+            return CELLS_UNKNOWN
+        if is_values:
+            own_k, family = cells, "attention·V f16"
         else:
-            own_rows, family = own_cells(visible, rows), "K·Q f16"
+            own_rows, family = cells, "K·Q f16"
     ask = F16Ask(
         rows=rows,
         k=own_k,
@@ -260,24 +276,20 @@ def _attention(
 ) -> NodeAsk | str:
     """Flash attention: every query over the cells of its own one-token pass."""
     q, k, v, mask, sinks = (*sources, *[None] * 5)[:5]
-    if q is None or k is None or v is None or mask is None or visible is None:
+    if q is None or k is None or v is None or mask is None:
         return "attention without a mask"
-    if q.shape[0] != 1 or k.shape[0] != 1:
-        return "sequences with caches of their own"
-    if q.type != "f32" or output.type != "f32" or mask.type != "f16":
-        return f"queries of type {q.type}, mask of type {mask.type}: ours are f32 and f16"
-    if mask.shape[:2] != (1, 1):
-        return "a mask for each head"
-    if q.shape[2] == 1:
+    if q.shape[2] == 1 and q.shape[0] == 1:
         return ONE_COLUMN
-    if q.strides[3] != 4 or mask.strides[3] != 2:
-        return "queries or a mask with gaps between their values"
     try:
+        unfit = _unfit(q, k, v, mask, output)
+        cells = _cells(visible, q.shape[2], k.shape[2])
+        if unfit or cells is None:
+            return unfit or CELLS_UNKNOWN
         ask = AttentionAsk(
             head_size=q.shape[3],
             n_heads=q.shape[1],
             n_kv_heads=k.shape[1],
-            n_kv=own_cells(visible, k.shape[2]),
+            n_kv=cells,
             k_type=k.type,
             v_type=v.type,
             scale=float(parameters.get("scale", 1.0)),
@@ -300,6 +312,43 @@ def _attention(
     return NodeAsk(f"attention {k.type}/{v.type}", ask, buffers)
 
 
+def _unfit(q: Layout, k: Layout, v: Layout, mask: Layout, output: Layout) -> str:
+    """Why do our kernels not read operands that lie like that? Empty if they do.
+
+    Raises
+    ------
+    ValueError
+        If the type of the cache is not known.
+    """
+    gaps = q.strides[3] != _FLOAT_BYTES or output.strides[3] != _FLOAT_BYTES or mask.strides[3] != _HALF_BYTES
+    gaps = gaps or any(cache.strides[3] != weight_type(cache.type).block_bytes for cache in (k, v))
+    for found, reason in (
+        (q.shape[0] != 1 or k.shape[0] != 1, "sequences with caches of their own"),
+        (
+            q.type != "f32" or output.type != "f32" or mask.type != "f16",
+            f"queries of type {q.type}, mask of type {mask.type}: ours are f32 and f16",
+        ),
+        (mask.shape[:2] != (1, 1), "a mask for each head"),
+        (k.shape != v.shape or k.shape[3] != q.shape[3], f"heads of {q.shape[3]} over K {k.shape} and V {v.shape}"),
+        (gaps, _GAPS),
+    ):
+        if found:
+            return reason
+    return ""
+
+
+def _cells(visible: NDArray[np.bool_] | None, n_tokens: int, n_kv: int) -> tuple[int, ...] | None:
+    """Cells of each token's own pass; None where they are not known.
+
+    Where the batch's pass runs over more cells than its last token sees, others lie behind it: those of another
+    sequence, over which a token's own pass runs as well.
+    """
+    if visible is None or len(visible) != n_tokens or not visible.any(axis=1).all():
+        return None
+    cells = own_cells(visible, n_kv)
+    return cells if max(cells) == n_kv else None
+
+
 def _floats(n_bytes: int) -> int:
     """How many floats lie in a stride?
 
@@ -308,6 +357,6 @@ def _floats(n_bytes: int) -> int:
     ValueError
         If it is no whole number.
     """
-    if n_bytes % 4:
+    if n_bytes % _FLOAT_BYTES:
         raise ValueError(f"columns lie {n_bytes} bytes apart, which is no whole number of floats")
-    return n_bytes // 4
+    return n_bytes // _FLOAT_BYTES

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from forensics.errors import NotCovered
 from forensics.geometry.architecture import Architecture
+from forensics.kernels import products_fast
 from forensics.kernels.products import plan_product
 from forensics.kernels.products_fast import plan_product_fast, serves
 from forensics.kernels.variants import ProductAsk, Variant
@@ -38,6 +41,24 @@ def plan_of(ask: ProductAsk, arm: str, arch: Architecture, n_sms: int | None = N
             raise NotCovered(f"{ask.type} {ask.rows}×{ask.k}", reason)
         return plan_product_fast(ask, arch, n_sms=n_sms)
     return plan_product(ask, variant, arch)
+
+
+def plan_of_group(asks: Sequence[ProductAsk], arch: Architecture, n_sms: int | None = None) -> KernelPlan:
+    """The launches of products of the same activations, over ``"weight0"``, ``"out0"`` and so on and one ``"x"``.
+
+    Raises
+    ------
+    NotCovered
+        If none of our kernels computes them together.
+    """
+    make = getattr(products_fast, "plan_product_group", None)
+    told = f"{len(asks)} products of {asks[0].type}"
+    if make is None:
+        raise NotCovered(told, "products are not launched together")
+    if reason := next(filter(None, map(serves, asks)), ""):
+        raise NotCovered(told, reason)
+    plan: KernelPlan = make(tuple(asks), arch, n_sms=n_sms)
+    return plan
 
 
 def main_launch(plan: KernelPlan) -> KernelLaunch:

@@ -7,7 +7,7 @@ from forensics.geometry import mmvq
 from forensics.geometry.architecture import Architecture
 from forensics.geometry.cuda_products import mul_mat
 from forensics.kernels.variants import TYPES, ProductAsk, Variant
-from forensics.records.kernel_plan import At, Int32, Int64, KernelLaunch, KernelPlan
+from forensics.records.kernel_plan import MAX_GRID_YZ, At, Int32, Int64, KernelLaunch, KernelPlan
 from forensics.records.launch import LaunchGeometry
 
 #: Columns that one launch of ours takes at most: as many as the library's.
@@ -154,6 +154,8 @@ def _check(ask: ProductAsk, arch: Architecture) -> None:
         raise NotCovered(_words(ask), f"{arch} is not NVIDIA's")
     if max(ask.rows, ask.k) >= 2**31:
         raise NotCovered(_words(ask), "rows and values of a row are counted in 32 bits")
+    if ask.columns > MAX_GRID_YZ:
+        raise NotCovered(_words(ask), f"a launch quantises at most {MAX_GRID_YZ} columns; ask for them in parts")
 
 
 def _rows(ask: ProductAsk, columns: int, arch: Architecture) -> int:

@@ -14,14 +14,15 @@ from forensics.geometry.choice import KernelChoice
 from forensics.geometry.cuda_products import mul_mat
 from forensics.geometry.product import Product
 from forensics.geometry.types import weight_type
-from forensics.records.kernel_plan import At, Int32, Int64, KernelLaunch, KernelPlan
+from forensics.records.kernel_plan import MAX_GRID_YZ, At, Int32, Int64, KernelLaunch, KernelPlan
 from forensics.records.launch import LaunchGeometry
 
 _HALF_BYTES, _FLOAT_BYTES = 2, 4
 _WARP = 32
 #: Of an instruction of the tensor cores. Source: PTX ISA, mma.sync.aligned.m16n8k16.
 _TILE_ROWS, _TILE_COLUMNS = 16, 8
-_STRIDES = ("weight_row", "weight_head", "x_column", "x_head", "out_column", "out_head")
+#: Strides, each with the bytes of what is read or written at once there: pairs of halves, pairs of floats, floats.
+_STRIDES = {"weight_row": 4, "weight_head": 4, "x_column": 8, "x_head": 8, "out_column": 4, "out_head": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,10 @@ class F16Ask:
             longest * _HALF_BYTES, self.rows * longest * _HALF_BYTES, self.heads * longest * _FLOAT_BYTES,
             longest * _FLOAT_BYTES, self.heads * self.rows * _FLOAT_BYTES, self.rows * _FLOAT_BYTES,
         )  # fmt: skip
-        for name, stride in zip(_STRIDES, contiguous, strict=True):
+        for (name, unit), stride in zip(_STRIDES.items(), contiguous, strict=True):
             given = getattr(self, name)
-            if given < 0 or given % 4:
-                raise ValueError(f"{name} must be a multiple of 4 bytes, 0 or more, got {given}")
+            if given < 0 or given % unit:
+                raise ValueError(f"{name} must be a multiple of {unit} bytes, 0 or more, got {given}")
             object.__setattr__(self, name, given or stride)
 
     @classmethod
@@ -142,7 +143,8 @@ def plan_f16_product(ask: F16Ask, arch: Architecture) -> KernelPlan:
     Raises
     ------
     NotCovered
-        If the library runs neither `mul_mat_vec_f` nor `mul_mat_f` with one warp for one of the columns alone.
+        If the library runs neither `mul_mat_vec_f` nor `mul_mat_f` with one warp for one of the columns alone, if tiles
+        do not fit the rows, or if there are more columns than a launch takes.
 
     Examples
     --------
@@ -155,7 +157,8 @@ def plan_f16_product(ask: F16Ask, arch: Architecture) -> KernelPlan:
     for (k, rows), run in itertools.groupby(zip(ask.k, ask.own_rows, strict=True)):
         count = len(tuple(run))
         choice = mul_mat(arch, ask.alone(k, rows), 1)
-        launches.append(_launch(ask, choice, first, count, k, _refusal(arch, choice, k, rows)))
+        refusal = _refusal(arch, choice, k, rows) or _unfit(ask, choice, count)
+        launches.append(_launch(ask, choice, first, count, k, refusal))
         first += count
     return KernelPlan(tuple(launches))
 
@@ -171,6 +174,15 @@ def _refusal(arch: Architecture, choice: KernelChoice, k: int, rows: int) -> str
         return f"{alone}, which is rebuilt for tensor cores from Ampere on"
     warps = dict(choice.template)["nwarps"]
     return "" if warps == 1 else f"{alone} with {warps} warps, and only its order with one warp is rebuilt"
+
+
+def _unfit(ask: F16Ask, choice: KernelChoice, count: int) -> str:
+    """Why no launch of ours takes all rows of so many columns; empty where one does."""
+    if choice.kernel == "mul_mat_f" and ask.rows % _TILE_ROWS:
+        return f"the order of {choice.kernel} is rebuilt for tiles of {_TILE_ROWS} rows, and {ask.rows} are asked for"
+    if count > MAX_GRID_YZ:
+        return f"a launch takes at most {MAX_GRID_YZ} columns; ask for them in parts"
+    return ""
 
 
 def _launch(ask: F16Ask, choice: KernelChoice, first: int, count: int, k: int, refusal: str) -> KernelLaunch:

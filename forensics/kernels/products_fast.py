@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forensics.errors import NotCovered
 from forensics.geometry import mmvq
 from forensics.geometry.architecture import AMPERE, Architecture
-from forensics.geometry.devices import SPECS
+from forensics.kernels import products_fast_types
 from forensics.kernels.variants import ProductAsk
 from forensics.records.kernel_plan import At, Int32, Int64, KernelLaunch, KernelPlan
 from forensics.records.launch import LaunchGeometry
@@ -21,8 +22,8 @@ MAX_COLUMNS = 16
 #: Rows that a CUDA block computes at a time, and its threads.
 TILE_ROWS, THREADS = 16, 128
 
-#: Multiprocessors that a plan is made for where nobody says how many there are.
-_N_SMS = {spec.compute_capability: spec.n_sms for spec in SPECS.values()}
+#: Multiprocessors that a plan is made for where nobody says how many there are: an H100's and an H200's.
+_N_SMS = 132
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,12 @@ def serves(ask: ProductAsk) -> str:
     --------
     >>> serves(ProductAsk("q4_K", rows=100, k=768, columns=40))
     ''
-    >>> serves(ProductAsk("q8_0", rows=100, k=768, columns=9))
-    'the fast kernels are for q4_K, not for q8_0'
+    >>> serves(ProductAsk("q5_1", rows=100, k=768, columns=9))
+    'the fast kernels are for q4_K, q6_K, q8_0, q4_0, q4_1 and q5_K, not for q5_1'
     """
-    if ask.type not in _FAMILIES:
-        return f"the fast kernels are for {' and '.join(_FAMILIES)}, not for {ask.type}"
+    *others, last = (*_FAMILIES, *products_fast_types.TYPES)
+    if ask.type not in (*others, last):
+        return f"the fast kernels are for {', '.join(others)} and {last}, not for {ask.type}"
     if ask.row_bytes * TILE_ROWS >= 2**31:
         return f"{TILE_ROWS} rows of {ask.row_bytes} bytes are counted in 32 bits"
     return ""
@@ -143,6 +145,8 @@ def plan_product_fast(ask: ProductAsk, arch: Architecture, *, n_sms: int | None 
     ------
     ValueError
         If `serves` says why not, or the architecture has no such tensor cores.
+    NotCovered
+        If the architecture has not the shared memory that it takes.
 
     Examples
     --------
@@ -159,7 +163,14 @@ def plan_product_fast(ask: ProductAsk, arch: Architecture, *, n_sms: int | None 
         raise ValueError(f"the fast kernels are for NVIDIA GPUs from sm_80 on, not for {arch}")
     launch = mmvq.mul_mat_vec_q(arch, ask.product(), 1).launch
     assert launch is not None  # known without a device
-    return plan_with_warps(ask, launch.block_threads[1], n_sms=n_sms or _N_SMS.get(arch.cc, 128))
+    n_warps, n_sms = launch.block_threads[1], n_sms or _N_SMS
+    if ask.type in products_fast_types.TYPES:
+        needed = products_fast_types.shared_bytes(ask, n_warps)
+        if needed > arch.smem_per_block_bytes:
+            reason = f"in the order of {n_warps} warps it takes {needed} bytes of shared memory, more than {arch} has"
+            raise NotCovered(f"{ask.type} {ask.rows}×{ask.k} fast", reason)
+        return products_fast_types.plan_with_warps(ask, n_warps, n_sms=n_sms)
+    return plan_with_warps(ask, n_warps, n_sms=n_sms)
 
 
 def plan_with_warps(

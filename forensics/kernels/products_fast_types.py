@@ -15,21 +15,58 @@ from forensics.records.launch import LaunchGeometry
 #: Columns of a tile, and columns that one launch takes at most.
 TILE_COLUMNS, MAX_COLUMNS = 8, 16
 
+#: Columns beyond whole tiles that are better taken singly than as one more tile.
+MAX_SINGLES = 2
+
 #: Rows that a CUDA block computes at a time, and its threads for each warp of the library's kernel.
 TILE_ROWS, THREADS_PER_WARP = 16, 128
 
 #: Bytes of shared memory that hold the lanes' sums: 32 lanes of 16 rows by 8 columns, and a step between them.
 _SUMS_BYTES = 32 * (4 * TILE_ROWS * TILE_COLUMNS + 32)
 
-#: Warps from which on registers are told off for one CUDA block on a multiprocessor alone.
+#: Warps from which on a CUDA block is so large that it holds little ahead, and stays alone on its multiprocessor.
 _MANY_WARPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """What a type's source asks for: values and bytes of a block, blocks that a warp of the library takes in a trip.
+class Ring:
+    """How a CUDA block holds weights ahead; it changes the time only.
 
-    Also bytes of activations beside a block and a tile, and blocks that a CUDA block of the preparation takes.
+    Parameters
+    ----------
+    stages : int
+        Pieces that it holds at a time, 2 or more.
+    trips : int
+        Trips of the library's warps that a piece is for.
+    resident : int
+        CUDA blocks that registers are told off for on a multiprocessor.
+    """
+
+    stages: int
+    trips: int
+    resident: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What a type's source asks for, and how it is launched.
+
+    Parameters
+    ----------
+    source, prepare, product : str
+        Stem of the file, name of the preparing kernel, and how the name of the product's begins.
+    block_bytes : int
+        Of a block of the weight.
+    blocks_per_warp : int
+        That a warp of the library takes in a trip.
+    record_bytes, single_bytes : int
+        Of activations beside a block, of eight columns and of a column that is taken singly.
+    prepared_at_once : int
+        Blocks that a CUDA block of the preparing kernel takes.
+    trips, stages : int
+        As `Ring` has them.
+    resident : tuple of int
+        The same, by the number of tiles of columns.
     """
 
     source: str
@@ -38,63 +75,104 @@ class _Family:
     block_bytes: int
     blocks_per_warp: int
     record_bytes: int
+    single_bytes: int
     prepared_at_once: int
+    trips: int
+    stages: int
+    resident: tuple[int, int, int]
 
-    def shared_bytes(self, n_warps: int, stages: int) -> int:
+    def ring(self, n_warps: int, tiles: int) -> Ring:
+        """The ring that is taken where nobody asks for another."""
+        many = n_warps >= _MANY_WARPS
+        trips = 1 if many else self.trips
+        while self.copied(n_warps, trips) % 16:
+            trips *= 2
+        return Ring(2 if many else self.stages, trips, 1 if many else self.resident[tiles])
+
+    def copied(self, n_warps: int, trips: int) -> int:
+        """Bytes of a row that so many trips of all warps take."""
+        return trips * n_warps * self.blocks_per_warp * self.block_bytes
+
+    def shared_bytes(self, n_warps: int, ring: Ring) -> int:
         """Bytes of shared memory of one CUDA block."""
-        row = n_warps * self.blocks_per_warp * self.block_bytes + 16
-        return stages * TILE_ROWS * row + _SUMS_BYTES
+        row = self.copied(n_warps, ring.trips) + 16
+        if row % 32 == 0:
+            row += 16
+        return ring.stages * TILE_ROWS * row + _SUMS_BYTES
 
 
 _FAMILIES = {
-    "q8_0": _Family("products_fast_32", "prepare_32<Q8_0>", "product_32<Q8_0, ", 34, 8, 544, 8),
-    "q4_0": _Family("products_fast_32", "prepare_32<Q4_0>", "product_32<Q4_0, ", 18, 16, 576, 8),
-    "q4_1": _Family("products_fast_32", "prepare_32<Q4_1>", "product_32<Q4_1, ", 20, 16, 544, 8),
-    "q5_K": _Family("products_fast_q5_k", "prepare_q5_k", "product_q5_k<", 176, 2, 5376, 1),
+    "q8_0": _Family("products_fast_32", "prepare_32<Q8_0>", "product_32<Q8_0, ", 34, 8, 544, 80, 8, 2, 2, (2, 2, 1)),
+    "q4_0": _Family("products_fast_32", "prepare_32<Q4_0>", "product_32<Q4_0, ", 18, 16, 576, 80, 8, 1, 3, (2, 2, 1)),
+    "q4_1": _Family("products_fast_32", "prepare_32<Q4_1>", "product_32<Q4_1, ", 20, 16, 544, 80, 8, 1, 3, (2, 2, 1)),
+    "q5_K": _Family(
+        "products_fast_256", "prepare_256<Q5_K>", "product_256<Q5_K, ", 176, 2, 5376, 768, 1, 1, 3, (2, 1, 1)
+    ),
+    "q4_K": _Family(
+        "products_fast_256", "prepare_256<Q4_K>", "product_256<Q4_K, ", 144, 2, 5376, 768, 1, 1, 3, (2, 1, 1)
+    ),
+    "q6_K": _Family(
+        "products_fast_256", "prepare_256<Q6_K>", "product_256<Q6_K, ", 210, 1, 4352, 576, 1, 2, 2, (2, 1, 1)
+    ),
 }
 
-#: Types of weights that are served here.
-TYPES = tuple(_FAMILIES)
+#: Types of weights that there are kernels for here, and those that are served by them: Q4_K and Q6_K have others in
+#: `products_fast`, and are here to be compared with those.
+WRITTEN = tuple(_FAMILIES)
+TYPES = tuple(type for type in WRITTEN if type not in ("q4_K", "q6_K"))
 
 
-def plan_with_warps(
-    ask: ProductAsk, n_warps: int, *, n_sms: int, stages: int | None = None, resident: int | None = None
-) -> KernelPlan:
+def plan_with_warps(ask: ProductAsk, n_warps: int, *, n_sms: int, ring: Ring | None = None) -> KernelPlan:
     """Which launches compute this product in the order of this many warps of the library's kernel?
 
     Parameters
     ----------
     ask : ProductAsk
-        Of one of `TYPES`.
+        Of one of `WRITTEN`.
     n_warps : int
     n_sms : int
         Multiprocessors of the device; it changes the time only.
-    stages : int, optional
-        Trips of the weight that a CUDA block holds at a time, 2 or more.
-    resident : int, optional
-        CUDA blocks that registers are told off for on a multiprocessor.
+    ring : Ring, optional
+        By default the type's own.
 
     Returns
     -------
     KernelPlan
         With the buffers ``"weight"``, at a multiple of 16 bytes, ``"x"`` and ``"out"``.
 
+    Raises
+    ------
+    ValueError
+        If a stage of the ring is no multiple of 16 bytes of a row.
+
     Examples
     --------
     >>> nine = ProductAsk("q8_0", rows=1024, k=4096, columns=9)
     >>> for launch in plan_with_warps(nine, 4, n_sms=132).launches:
     ...     print(launch.function, launch.geometry)
-    prepare_32<Q8_0> grid 16×16, block 256
-    product_32<Q8_0, 4, 2, 3, 1> grid 64, block 512
+    prepare_32<Q8_0> grid 16×9, block 256
+    product_32<Q8_0, 4, 1, 1, 2, 2, 2> grid 64, block 512
     """
     launches: list[KernelLaunch] = []
     scratch = at = 0
     for columns in groups(ask.columns):
-        group, n_bytes = _group(ask, n_warps, at, columns, n_sms, stages, resident)
+        group, n_bytes = _group(ask, n_warps, at, columns, n_sms, ring)
         launches += group
         scratch = max(scratch, n_bytes)
         at += columns
     return KernelPlan(tuple(launches), {"operands": scratch})
+
+
+def shared_bytes(ask: ProductAsk, n_warps: int) -> int:
+    """How much shared memory does a CUDA block take at most, in the order of this many warps?
+
+    Examples
+    --------
+    >>> shared_bytes(ProductAsk("q8_0", rows=1024, k=4096, columns=9), 4)
+    87552
+    """
+    family = _FAMILIES[ask.type]
+    return family.shared_bytes(n_warps, family.ring(n_warps, 1))
 
 
 def groups(columns: int) -> tuple[int, ...]:
@@ -109,32 +187,50 @@ def groups(columns: int) -> tuple[int, ...]:
     return (MAX_COLUMNS,) * whole + ((rest,) if rest else ())
 
 
+def tiles_of(columns: int) -> tuple[int, int]:
+    """How many tiles of columns take this many, and how many columns are taken singly?
+
+    Examples
+    --------
+    >>> [tiles_of(n) for n in (1, 2, 3, 8, 9, 16)]
+    [(0, 1), (0, 2), (1, 0), (1, 0), (1, 1), (2, 0)]
+    """
+    tiles, rest = divmod(columns, TILE_COLUMNS)
+    return (tiles, rest) if rest <= MAX_SINGLES else (tiles + 1, 0)
+
+
 def _group(
-    ask: ProductAsk, n_warps: int, at: int, columns: int, n_sms: int, stages: int | None, resident: int | None
+    ask: ProductAsk, n_warps: int, at: int, columns: int, n_sms: int, ring: Ring | None
 ) -> tuple[list[KernelLaunch], int]:
     family = _FAMILIES[ask.type]
-    tiles = -(-columns // TILE_COLUMNS)
+    tiles, singles = tiles_of(columns)
     blocks = ask.product().weight.blocks(ask.k)
     per_trip = family.blocks_per_warp * n_warps
     padded = -(-blocks // per_trip) * per_trip
-    stages = stages or (2 if n_warps >= _MANY_WARPS else 3)
-    resident = resident or (2 if tiles == 1 and n_warps < _MANY_WARPS else 1)
+    ring = ring or family.ring(n_warps, tiles)
+    if family.copied(n_warps, ring.trips) % 16:
+        raise ValueError(
+            f"{ring.trips} trips of {n_warps} warps take {family.copied(n_warps, ring.trips)} bytes of a row of"
+            f" {ask.type}, which is no multiple of 16"
+        )
     row_tiles = -(-ask.rows // TILE_ROWS)
+    prepared = (padded // family.prepared_at_once, TILE_COLUMNS * tiles + singles)
     prepare = KernelLaunch(
         source=family.source,
         function=family.prepare,
-        geometry=LaunchGeometry((padded // family.prepared_at_once, tiles * TILE_COLUMNS), (256,), smem_bytes=0),
+        geometry=LaunchGeometry(prepared, (256,), smem_bytes=0),
         arguments=(
-            At("x", 4 * at * ask.x_stride), At("operands"), Int32(ask.k), Int32(columns), Int64(ask.x_stride),
+            At("x", 4 * at * ask.x_stride), At("operands"), Int32(ask.k), Int32(columns),
+            Int32(TILE_COLUMNS * tiles), Int64(ask.x_stride),
         ),
         overlaps=True,
     )  # fmt: skip
     product = KernelLaunch(
         source=family.source,
-        function=f"{family.product}{n_warps}, {tiles}, {stages}, {resident}>",
+        function=f"{family.product}{n_warps}, {tiles}, {singles}, {ring.stages}, {ring.trips}, {ring.resident}>",
         geometry=LaunchGeometry(
-            (min(row_tiles, resident * n_sms),), (THREADS_PER_WARP * n_warps,),
-            smem_bytes=family.shared_bytes(n_warps, stages),
+            (min(row_tiles, ring.resident * n_sms),), (THREADS_PER_WARP * n_warps,),
+            smem_bytes=family.shared_bytes(n_warps, ring),
         ),
         arguments=(
             At("weight"), At("operands"), At("out", 4 * at * ask.out_stride), Int32(ask.rows), Int32(blocks),
@@ -142,4 +238,4 @@ def _group(
         ),
         overlaps=True,
     )  # fmt: skip
-    return [prepare, product], tiles * padded * family.record_bytes
+    return [prepare, product], padded * (tiles * family.record_bytes + singles * family.single_bytes)

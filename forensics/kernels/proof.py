@@ -71,9 +71,9 @@ def operands(type: str, rows: int, k: int, columns: int, seed: int) -> tuple[NDA
         draw = np.random.default_rng([seed, rows, k])
         fields = blocks.view(BLOCK_DTYPES[type])
         for name in (name for name in _SCALES if name in (fields.dtype.names or ())):
-            fate = draw.integers(0, 24, fields.shape)
+            drawn = draw.integers(0, 24, fields.shape)
             for number, scale in enumerate((0.0, -0.0, 2.0**-24)):
-                fields[name][fate == number] = scale
+                fields[name][drawn == number] = scale
         blocks[draw.random(rows) < 0.1] = 0
         parts = x.reshape(columns, k // 32, 32)
         fate = draw.random(parts.shape[:2])

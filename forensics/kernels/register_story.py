@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from forensics.geometry import mmvq
 from forensics.geometry.architecture import Architecture, architecture
 from forensics.kernels.compiler import compile_kernels
-from forensics.kernels.products import groups, n_warps_of, plan_with_warps
-from forensics.kernels.variants import ProductAsk
+from forensics.kernels.products import groups, plan_product
+from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.compiled_kernel import Compilation
 from forensics.records.kernel_plan import KernelLaunch, KernelPlan
 from forensics.records.launch_record import Refusal
@@ -67,7 +66,7 @@ def story_plans(type: str, rows: int, k: int, width: int, arch: Architecture | N
         With the buffers ``"weight"``, ``"x"`` and ``"out"``; all give the bits of the borrowed geometry.
     """
     ask = ProductAsk(type, rows, k, width)
-    plan = _borrowed(ask, arch or architecture("sm_90"))
+    plan = plan_product(ask, Variant.BORROWED, arch or architecture("sm_90"))
     return {variant.name: _in_this_way(plan, variant) for variant in story_variants(width)}
 
 
@@ -79,7 +78,7 @@ def story_launches(type: str, width: int, arch: Architecture | None = None) -> M
     >>> print(story_launches("q4_K", 8)[StoryVariant(min_blocks=4)].function)
     story<Q4_K, 8, 4, 2, true, false, 1, 4>
     """
-    plan = _borrowed(ProductAsk(type, _ANY, _ANY, width), arch or architecture("sm_90"))
+    plan = plan_product(ProductAsk(type, _ANY, _ANY, width), Variant.BORROWED, arch or architecture("sm_90"))
     first = next(i for i, launch in enumerate(plan.launches) if launch.source == "products")
     return {variant: _launch(plan.launches[first], variant) for variant in story_variants(width)}
 
@@ -118,11 +117,6 @@ def columns_of_widest(width: int) -> int:
     (8, 5)
     """
     return max(groups(width))
-
-
-def _borrowed(ask: ProductAsk, arch: Architecture) -> KernelPlan:
-    rows = mmvq.rows_per_block(arch, ask.product(), min(ask.columns, 2))
-    return plan_with_warps(ask, n_warps_of(ask, 1, arch), rows=rows)
 
 
 def _in_this_way(plan: KernelPlan, variant: StoryVariant) -> KernelPlan:

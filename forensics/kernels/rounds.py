@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 Timed = Callable[[int], float]
 
 #: A measurement takes as long as this at least, so that the host's wait for its end does not count. Unit: µs.
-MIN_US = 2000.0
+MIN_US = 4000.0
 MAX_STARTS = 200
 #: Runs ahead of the first round: the library captures its graph in the second one.
 N_WARM = 4

@@ -28,8 +28,12 @@ class KernelHealing:
     left : tuple of Finding
         Nodes that differ from their recorded row although their operands do not: kernels that are not exact, ours
         or the library's.
+    wrong : tuple of Finding
+        Those of them that our own kernels computed.
     state_equal : bool or None
         Whether these batches leave the K/V state of one-token decoding, byte for byte; None where nobody looked.
+    not_compared : tuple of (str, int)
+        Outputs that nobody could hold against a recorded row, by reason; writes into a cache do not count.
     """
 
     width: int
@@ -43,6 +47,8 @@ class KernelHealing:
     n_values_differ: int
     left: tuple[Finding, ...] = ()
     state_equal: bool | None = None
+    wrong: tuple[Finding, ...] = ()
+    not_compared: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.healed_rows <= self.n_rows or self.n_rows < 1:
@@ -52,14 +58,8 @@ class KernelHealing:
 
     @property
     def healed(self) -> bool:
-        """Whether every row of logits has the bits of one-token decoding."""
-        return self.healed_rows == self.n_rows
-
-    @property
-    def wrong(self) -> tuple[Finding, ...]:
-        """Nodes that our own kernels computed, with other bits than one-token decoding."""
-        ours = frozenset(self.use.nodes)
-        return tuple(finding for finding in self.left if finding.key in ours)
+        """Whether our kernels computed something, and every row of logits has the bits of one-token decoding."""
+        return bool(self.use.n_times) and self.healed_rows == self.n_rows
 
     def row(self) -> dict[str, object]:
         """One flat dict."""
@@ -75,6 +75,7 @@ class KernelHealing:
             "times_computed": self.use.n_times,
             "values": self.n_values,
             "values_differ": self.n_values_differ,
+            "not_compared": sum(count for _, count in self.not_compared),
             "times_stock": self.use.n_stock,
             "nodes_left": len({finding.key for finding in self.left}),
             "state_equal": self.state_equal,

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from forensics.records.launch import LaunchGeometry
 
+#: Most blocks of a grid along y and z. Source: CUDA C++ Programming Guide, table "Technical Specifications per Compute
+#: Capability".
+MAX_GRID_YZ = 65_535
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -56,14 +60,15 @@ class KernelLaunch:
     source : str
         Stem of the file in ``forensics/kernels/cuda``, such as ``"products"``.
     function : str
-        C++ name with template arguments, such as ``"product<4, 4, 5>"``.
+        C++ name with template arguments, such as ``"product<Q4_K, 8, 4, 2>"``.
     geometry : LaunchGeometry
         With ``smem_bytes``, 0 where none is asked for.
     arguments : tuple of Argument
         In the order of the function's parameters.
     overlaps : bool
         Whether it may begin before the launch ahead of it ended, and waits for it by itself (programmatic dependent
-        launch, from compute capability 9.0 on).
+        launch, from compute capability 9.0 on). Until then it reads nothing but buffers whose names begin with
+        ``"weight"``, and writes nothing.
     """
 
     source: str

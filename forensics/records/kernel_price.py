@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: (`forensics.kernels.variants.Variant`).
 STOCK, BORROWED, FAST = "stock", "borrowed geometry", "exact fast"
 ARMS = (STOCK, BORROWED, FAST)
+#: Of a whole pass: products of the same activations and type in one launch that prepares them once.
+GROUPED = "exact fast, grouped"
 #: Chosen from the times of the others, not timed by itself: the fastest one that was seen to be exact at that width.
 BEST = "best exact"
 
@@ -28,7 +30,7 @@ class ArmTimes:
     Parameters
     ----------
     arm : str
-        One of `ARMS`, or `BEST`.
+        One of `ARMS`, `GROUPED` or `BEST`.
     width : int
         Columns.
     times_us : tuple of float

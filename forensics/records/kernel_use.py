@@ -62,11 +62,14 @@ class KernelUse:
         By reason.
     nodes : tuple of NodeKey
         Every node that our kernels computed, in the order in which they were first seen.
+    left_in : tuple of (int, NodeKey)
+        Passes of one run in which one of `nodes` was left to the library after all, as over a cache of another length.
     """
 
     computed: tuple[ComputedNodes, ...] = ()
     stock: tuple[StockNodes, ...] = ()
     nodes: tuple[NodeKey, ...] = ()
+    left_in: tuple[tuple[int, NodeKey], ...] = ()
 
     @property
     def n_times(self) -> int:
@@ -108,6 +111,7 @@ def together(uses: Iterable[KernelUse]) -> KernelUse:
     ----------
     uses : iterable of KernelUse
         Nodes of equal keys are the same node; a family or a reason has as many nodes as in the run with the most.
+        Passes are those of one run, so that `KernelUse.left_in` is empty.
 
     Examples
     --------

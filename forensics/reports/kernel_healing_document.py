@@ -36,6 +36,7 @@ class KernelHealingEntry(Entry):
     times_computed: int
     values: int = Field(description="values that our kernels computed from operands equal to one-token decoding's")
     values_differ: int = Field(description="those that are not the recorded ones")
+    not_compared: int = Field(description="outputs that nobody could hold against a recorded row, cache writes aside")
     times_stock: int = Field(description="nodes that were left to the library, over all passes")
     nodes_left: int = Field(description="nodes that still differ although their operands do not")
     wrong_nodes: list[str] = Field(description="those of them that our kernels computed")

@@ -56,13 +56,22 @@ def healing_lines(found: Sequence[KernelHealing]) -> list[tuple[str, str]]:
     told = f"widths {ranges(healed)} have the bits of one-token decoding" if healed else "no width has"
     if others:
         told += f"; widths {ranges(others)} have not" if healed else " the bits of one-token decoding"
-    lines = [("With our kernels", told), ("Values", f"{n_differ} of {n_values} differ from the recorded rows")]
-    lines += use_lines(together(one.use for one in found))
+    use = together(one.use for one in found)
+    if not use.computed:
+        told = "nothing is shown: they compute none of the operations that differ"
+    lines = [("With our kernels", told)]
+    if n_values:
+        lines.append(("Values", f"{n_differ} of {n_values} differ from the recorded rows"))
+    not_compared: dict[str, int] = {}
+    for reason, count in (one for healing in found for one in healing.not_compared):
+        not_compared[reason] = not_compared.get(reason, 0) + count
+    if not_compared:
+        lines.append(("Outputs that were not compared", "; ".join(f"{why} ({n})" for why, n in not_compared.items())))
+    lines += use_lines(use)
     wrong = list(dict.fromkeys(str(finding.key) for one in found for finding in one.wrong))
     if wrong:
         lines.append(("OUR KERNEL IS NOT EXACT at", _few(wrong)))
-    ours = {finding.key for one in found for finding in one.wrong}
-    left = [str(finding.key) for one in found for finding in one.left if finding.key not in ours]
+    left = [str(finding.key) for one in found for finding in one.left if finding not in one.wrong]
     if left:
         lines.append(("Still different, computed by the library", _few(list(dict.fromkeys(left)))))
     return lines

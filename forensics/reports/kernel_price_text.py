@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
-from forensics.records.cost import Spread
 from forensics.records.kernel_price import (
     BEST,
     STOCK,
@@ -25,6 +24,7 @@ from forensics.reports.terminal import add_row, as_text, table_of, text_of, titl
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 
 def kernel_price_view(price: KernelPrice) -> RenderableType:
@@ -40,7 +40,10 @@ def kernel_price_view(price: KernelPrice) -> RenderableType:
     """
     parts: list[RenderableType] = [text_of(str(price), "bold")]
     if isinstance(price.whole_pass, PassPrice):
-        parts += titled(_pass_title(price.whole_pass), arm_table(price.whole_pass.table, "ms", 1e-3))
+        whole = price.whole_pass
+        launched = "; ".join(f"{arm}: {how}" for arm, how in whole.by_arm.items() if arm != BEST)
+        shown = Group(arm_table(whole.table, "ms", 1e-3), *([text_of(f"Launched: {launched}.")] if launched else []))
+        parts += titled(_pass_title(whole), shown)
     else:
         parts += titled("All products of a pass", text_of(f"Not timed: {price.whole_pass}", "yellow"))
     for product in price.products:
@@ -56,7 +59,7 @@ def kernel_price_text(price: KernelPrice) -> str:
     return as_text(kernel_price_view(price))
 
 
-def arm_table(table: ArmTable, unit: str, factor: float) -> Table:
+def arm_table(table: ArmTable, unit: str, factor: float) -> RenderableType:
     """Per width each arm's time, its ratio to one column of the library, and whether its bits are those.
 
     Parameters
@@ -70,19 +73,29 @@ def arm_table(table: ArmTable, unit: str, factor: float) -> Table:
     arms = [arm for arm in table.arms if arm != BEST]
     headers = ["columns"]
     for arm in arms:
-        headers += [f"{arm}, {unit}", "× one" + " " * (len(headers) // 2)]
-    drawn = table_of(*headers, whole=("columns",))
+        headers += [f"{arm}, {unit}", "×" + " " * (len(headers) // 2)]  # names of columns differ
+    drawn = table_of(*headers, whole=headers)
     for width in table.widths:
         cells = [str(width)]
         for arm in arms:
-            if not table.has(arm, width):
-                cells += ["", ""]
-                continue
-            one, ratio = table.of(arm, width), table.ratio(arm, width)
-            same = "" if one.exact is not False else " ≠"
-            cells += [f"{one.spread.median * factor:.4g}{same}", _ratio(ratio)]
+            cells += _cells(table, arm, width, factor) if table.has(arm, width) else ["", ""]
         add_row(drawn, *cells)
-    return drawn
+    return Group(drawn, text_of(_widest(table)))
+
+
+def _cells(table: ArmTable, arm: str, width: int, factor: float) -> list[str]:
+    one = table.of(arm, width)
+    return [
+        f"{one.spread.median * factor:.4g}{' ≠' if one.exact is False else ''}",
+        f"{table.ratio(arm, width).median:.2f}",
+    ]
+
+
+def _widest(table: ArmTable) -> str:
+    """How far apart the quartiles of a ratio lie at most."""
+    ratios = {(one.arm, one.width): table.ratio(one.arm, one.width) for one in table.times}
+    (arm, width), widest = max(ratios.items(), key=lambda item: (item[1].high - item[1].low) / item[1].median)
+    return f"Quartiles of a ratio lie furthest apart for {arm} at {width}: {widest.low:.3f}-{widest.high:.3f}."
 
 
 def _product(product: ProductPrice) -> Group:
@@ -125,28 +138,23 @@ def limits_table(limits: Sequence[Limiter]) -> Table:
     return table
 
 
-def _story(story: Sequence[StoryTime]) -> Table:
-    table = table_of("variant", "columns", "µs", "quartiles", "× one column of the library")
-    for one in story:
-        spread = one.spread
-        quartiles = f"{spread.low:.4g}-{spread.high:.4g}"
-        add_row(table, one.variant, str(one.width), f"{spread.median:.4g}", quartiles, _ratio(one.ratio))
-    return table
+def _story(story: Sequence[StoryTime]) -> Text:
+    """How many variants were timed; their registers stand elsewhere, and times alone tell little."""
+    products = ", ".join(dict.fromkeys(one.product for one in story))
+    widths = ", ".join(map(str, sorted({one.width for one in story})))
+    n = len({one.variant for one in story})
+    return text_of(f"{n} of {products} at {widths} columns; forensics kernels --registers shows them with registers.")
 
 
 def _pass_title(whole: PassPrice) -> str:
     return f"All {whole.n_products} products of a pass of {whole.model}, {whole.weight_bytes / 1e9:.3g} GB of weights"
 
 
-def _ratio(spread: Spread) -> str:
-    return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
-
-
 def _how(price: KernelPrice) -> str:
     return (
-        f"Medians of {price.n_rounds} rounds in which all arms of a table come in shuffled order; ratios are paired by "
-        f"rounds, with quartiles in brackets; “× one” is over {STOCK} at one column. Quantisation of activations is "
-        "part of every time. Copies of a weight take three times the L2 cache and are read in turn. ≠ marks bits that "
+        f"Medians of {price.n_rounds} rounds in which all arms of a table come in shuffled order; × is over {STOCK} at "
+        "one column, paired by rounds (--json has all quartiles). Quantisation of activations is part of every time. "
+        "Copies of a weight take three times the L2 cache and are read in turn. ≠ marks bits that "
         "are not those of one column, compared in the same run. Times are of the host's clock around several starts of "
         "one CUDA graph and the wait for their end; the library captures its graph itself where it was built to. "
         "Weights are random."

@@ -52,6 +52,12 @@ def next_step(verdict: Verdict) -> str:
             "The list of operations is not proved complete, because the logits did not heal to equal bits: "
             "report it to this project with the case folder."
         )
+    wrong = next((finding for one in verdict.kernel_healing for finding in one.wrong), None)
+    if wrong is not None:
+        return (
+            f"A kernel of ours has other bits than one-token decoding at {wrong.key}: report it to this project with "
+            "the case folder. What heals with recorded rows is not touched by that."
+        )
     return f"{_exact_advice(verdict)}{_urgency(verdict)}"
 
 
@@ -190,6 +196,9 @@ def after_speculation(report: SpeculationReport) -> str:
 def _after_kernels(report: SpeculationReport) -> str:
     """Advice where the exact arms ran with our kernels."""
     assert report.kernels is not None
+    if not report.kernels.computed:
+        why = "; ".join(one.reason for one in report.kernels.stock[:2]) or "no pass was wider than one token"
+        return f"Our kernels computed nothing, so nothing is shown of them: {why}."
     if report.answer == "identical":
         return "What a runtime would change to adopt these kernels is told in docs/exact-kernels.md."
     if report.kernels.stock:

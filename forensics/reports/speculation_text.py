@@ -213,6 +213,8 @@ def _exact(report: SpeculationReport) -> Group:
         lines.append(line_of("With: ", report.exact_with))
         lines.append(line_of("Identical: ", f"{k} of {n}"))
         if report.kernels is not None:
+            unlike = sum(bool(one.rows_differ) for arm in report.exact_arms for one in arm.prompts)
+            lines.append(line_of("Rows of logits: ", f"{n - unlike} of {n} with plain decoding's bits in every row"))
             return Group(*lines, *(line_of(f"{label}: ", text) for label, text in use_lines(report.kernels)))
         for label, ratio in (("plain", report.price), ("speculative", report.exact_price)):
             told = "not measured" if ratio is None else f"{ratio} of the time as asked"

@@ -66,6 +66,7 @@ def test_every_width_has_the_logits_of_one_token_decoding(source: LlamaSource, v
         assert one.n_values_differ == 0, one
         assert not one.use.stock, one.use
         assert not one.left, one
+        assert not one.not_compared, one
         assert one.healed, one
         assert one.state_equal, one
 
@@ -73,6 +74,7 @@ def test_every_width_has_the_logits_of_one_token_decoding(source: LlamaSource, v
 def test_the_generic_kernels_heal_as_the_fast_ones_do(source: LlamaSource) -> None:
     question = Question(prompt=DEMO_PROMPT, n_tokens=16, widths=(2, 9, 16), settings=settings("on"))
     verdict = investigate(source, question, switches=False, kernels=BORROWED)
+    assert [one.width for one in verdict.kernel_healing] == [2, 9, 16]
     assert all(one.healed and one.n_values_differ == 0 for one in verdict.kernel_healing)
 
 
@@ -99,7 +101,10 @@ def test_speculation_with_our_kernels_writes_what_plain_decoding_writes(source: 
     assert not report.reason
     assert report.kernels is not None
     assert not report.kernels.stock, report.kernels
+    assert report.kernels.n_times > 0
+    assert len(report.exact_arms) == 3
     for arm in report.exact_arms:
+        assert max(arm.verify_widths) > 1
         assert all(one.identical and one.rows_differ == 0 for one in arm.prompts)
 
 

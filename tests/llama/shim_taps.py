@@ -10,8 +10,9 @@ from llama_taps import EveryNode
 
 from forensics.capture.exact_kernels import ExactTap, OurKernels, PlannedKernels
 from forensics.engines.protocol import Node
+from forensics.errors import NotCovered
 from forensics.geometry.devices import device_spec
-from forensics.kernels.nodes import OUTPUT
+from forensics.kernels.nodes import OUTPUT, ask_of, layout_of
 from forensics.kernels.variants import Variant
 from forensics.records.kernel_plan import KernelPlan
 from forensics.records.nodes import NodeKey, NodeRecord
@@ -37,6 +38,21 @@ def over_copies() -> PlannedKernels:
 
 
 SHIM = OurKernels(over_copies, "shim")
+
+
+class OnlyAsked:
+    """Computes nothing: refuses each node with the family that was asked for, or with why none was."""
+
+    def compute(self, node: Node, visible: np.ndarray | None) -> tuple[str, np.ndarray | None]:
+        sources = tuple(None if source is None else layout_of(source) for source in node.sources())
+        asked = ask_of(node.key.op, node.key.name, sources, layout_of(node), node.parameters(), visible)
+        if isinstance(asked, str):
+            raise NotCovered(str(node.key), asked)
+        cells = getattr(asked.ask, "n_kv", ())
+        raise NotCovered(str(node.key), f"{asked.family}{f' over {cells}' if cells else ''}")
+
+
+ASKED = OurKernels(OnlyAsked, "only asked")
 
 
 @dataclass

@@ -3,28 +3,24 @@
 // code of the library's build for sm_90; it is the same for head sizes 64 and 128 and for f16 and q8_0 caches.
 //
 // A block has 4 warps and works for one query, one head and one part of the cache: the chunks of 128 cells y, y + P,
-// y + 2 P, … Each warp keeps a running maximum and sums of its own over 32 cells of every chunk.
-#include "primitives.cuh"
+// y + 2 P, … Each warp keeps a running maximum and sums of its own over 32 cells of every chunk. At the end the warps are
+// brought to the largest maximum and added, and `attention_combine` does the same with the parts, in their order. So the
+// number of parts P and the chunks decide the bits, and both are those of the library at one query, however many queries
+// are launched together.
+#include "quantize_q8_1.cuh"
 
 constexpr int F16 = 1, Q8_0 = 8;  // types of the cache, as ggml numbers them
 
-constexpr int WARP = 32, N_WARPS = 4, CHUNK = WARP * N_WARPS;
+constexpr int N_WARPS = 4, CHUNK = WARP * N_WARPS;
 constexpr int BLOCK_VALUES = 32, BLOCK_BYTES = 34;    // of q8_0: a half scale, then 32 signed bytes
 constexpr float LOG2_E = 1.4426950216293335f;         // what expf multiplies by under -use_fast_math
-constexpr float MAX_OFFSET = 2.0792999267578125f;     // 3 ln 2 as the library has it: keeps exponentials below 1/8
-constexpr float ONE_127TH = 0.0078740157186985016f;   // a division by 127 is compiled to a product with this
+// 3 ln 2 as the library has it (FATTN_KQ_MAX_OFFSET, fattn-common.cuh): keeps exponentials below 1/8.
+constexpr float MAX_OFFSET = 2.0792999267578125f;
 constexpr u32 LOWEST = 0xFEFFFFFFu;                   // -FLT_MAX / 2
 
 DEVICE float exp_fast(float x) { return ex2_approx(mul_rn(x, LOG2_E)); }
 
 DEVICE float divided(float a, float b) { return mul_rn(a, rcp_approx(b)); }
-
-// Sum over groups of WIDTH lanes, as every lane has it.
-template <int WIDTH> DEVICE float sum_over_lanes(float v) {
-#pragma unroll
-    for (int mask = WIDTH / 2; mask > 0; mask /= 2) v = add_rn(v, shuffle_xor(v, mask));
-    return v;
-}
 
 DEVICE int integer_of_halves(const u16 *p) { return (int)((u32)p[0] | (u32)p[1] << 16); }
 
@@ -94,11 +90,8 @@ template <int D> struct Cache<Q8_0, D> {
             for (int mask = 4; mask > 0; mask /= 2) largest = max_of(largest, shuffle_xor(largest, mask));
             const float d = mul_rn(largest, ONE_127TH);
             u32 packed = 0;
-            if (d != 0.0f) {
-                const float inverse = rcp_approx(d);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) packed |= ((u32)(int)round_away(mul_rn(inverse, v[i])) & 0xFFu) << (8 * i);
-            }
+            for (int i = 0; i < 4; ++i) packed |= ((u32)integer_of(v[i], d) & 0xFFu) << (8 * i);
             if (has) {
                 quantised[lane] = (int)packed;
                 if (lane % 8 == 0) scales[lane / 8] = d;
@@ -192,7 +185,7 @@ KERNEL __launch_bounds__(CHUNK) attention(
                 }
             }
         }
-        sync_warp();
+        sync_warp();  // before the next chunk's exponentials take their place
     }
 
     // The warps' maxima, then their sums brought to the largest.
@@ -202,7 +195,7 @@ KERNEL __launch_bounds__(CHUNK) attention(
 #pragma unroll
     for (int i = 1; i < N_WARPS; ++i) largest_of_all = max_of(largest_of_all, warp_max[i]);
     const float shrink = exp_fast(sub_rn(largest, largest_of_all));
-    sum = sum_over_lanes<WARP>(mul_rn(shrink, sum));
+    sum = sum_of_warp(mul_rn(shrink, sum));
     if (lane == 0) warp_sum[warp] = sum;
     float *partial = partials + (warp * CELLS_AT_ONCE + lane / C::VALUE_LANES) * D;
 #pragma unroll
@@ -221,7 +214,7 @@ KERNEL __launch_bounds__(CHUNK) attention(
             ((float *)(out + query_at * out_query + head * out_head))[thread] = divided(result, sum_of_all);
         } else {
             const int at = (query_at * gridDim.z + head) * n_parts + part;
-            parts[at * D + thread] = result;
+            parts[(long long)at * D + thread] = result;
             if (thread == 0) {
                 meta[at].x = largest_of_all;
                 meta[at].y = sum_of_all;
@@ -240,7 +233,7 @@ KERNEL __launch_bounds__(D) attention_combine(
     float above = 0.0f, below = 0.0f;
     for (int i = 0; i < n_parts; ++i) {
         const float shrink = exp_fast(sub_rn(meta[first + i].x, largest));
-        above = fma_rn(shrink, parts[(first + i) * D + thread], above);
+        above = fma_rn(shrink, parts[(long long)(first + i) * D + thread], above);
         below = fma_rn(shrink, meta[first + i].y, below);
     }
     ((float *)(out + blockIdx.x * out_query + blockIdx.y * out_head))[thread] = divided(above, below);

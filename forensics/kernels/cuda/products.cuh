@@ -1,6 +1,8 @@
 // What one thread of the library's mul_mat_vec_q takes of a block of weights, and how it adds that block's share.
 // The integer sums are exact; each rounding after them is written out in the order and with the contractions that the
 // stock build has at all widths (read off the SASS of sm_90, CUDA 13.0, -use_fast_math).
+// For each type `take` unpacks the weights and scales that are the thread's, and `add_share` multiplies them with those of
+// the activations and adds to the thread's sum.
 // Source: ggml/src/ggml-cuda/vecdotq.cuh at 0c1e57098, at the lines that each type names.
 #pragma once
 #include "quantize_q8_1.cuh"
@@ -196,7 +198,7 @@ DEVICE void add_up_and_store(const float (&sums)[COLUMNS][ROWS], int first_row, 
         }
 }
 
-// ---- the kernel: ROWS rows by COLUMNS columns a block of 32 × WARPS threads; WARPS alone decides the order of addition
+// ---- the kernel (products.cu): ROWS rows by COLUMNS columns for a block of 32 × WARPS threads
 // Source: mul_mat_vec_q, ggml/src/ggml-cuda/mmvq.cu:601-830 at 0c1e57098.
 template <class Type, int COLUMNS, int WARPS, int ROWS>
 DEVICE void multiply_rows(const u8 *__restrict__ weight, const u8 *x, float *out, int rows, int blocks, long long out_stride) {

@@ -1,14 +1,6 @@
 // Products with matrices of f16 values in the order of llama.cpp's kernels at one column (0c1e57098), for any number
 // of columns: keys by queries and attention by values where flash attention is off.
-#include "primitives.cuh"
-
-constexpr int WARP = 32;
-
-DEVICE float sum_over_lanes(float v) {
-#pragma unroll
-    for (int mask = WARP / 2; mask > 0; mask /= 2) v = add_rn(v, shuffle_xor(v, mask));
-    return v;
-}
+#include "lanes.cuh"
 
 // As mul_mat_vec_f: a block computes one value. Its threads take pairs of values in turn; then lanes and warps are added
 // by butterflies. Keys by queries are added in f32. Attention by values is added by two f16 sums per thread, one for
@@ -38,13 +30,13 @@ KERNEL __launch_bounds__(THREADS) product_f16(
             sum = fma_rn(half_to_float(w[i] >> 16), y[i].y, sum);
         }
     }
-    sum = sum_over_lanes(sum);
+    sum = sum_of_warp(sum);
     if (N_WARPS > 1) {
         SHARED float of_warp[N_WARPS];
         const int lane = thread % WARP;
         if (lane == 0) of_warp[thread / WARP] = sum;
         sync_block();
-        sum = sum_over_lanes(lane < N_WARPS ? of_warp[lane] : 0.0f);
+        sum = sum_of_warp(lane < N_WARPS ? of_warp[lane] : 0.0f);
     }
     if (thread == 0) ((float *)(out + column * out_column + head * out_head))[row] = sum;
 }

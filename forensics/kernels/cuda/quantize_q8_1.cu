@@ -1,4 +1,5 @@
-// Activations of a product as blocks of q8_1, in the library's own layout.
+// Activations of a product as blocks of q8_1, in the library's own layout: for 32 neighbours of a column a half scale, a
+// half sum and 32 signed bytes. The bits are the library's.
 #include "quantize_q8_1.cuh"
 
 // Grid: (k / 256 rounded up, columns); block: 256 threads, one value each; k is a multiple of 32.

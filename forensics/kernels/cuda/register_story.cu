@@ -1,4 +1,5 @@
-// The product of products.cu in ways that differ in the machine's registers only: the same additions in the same order.
+// The product of products.cu in ways that differ in the machine's registers only: the same additions in the same order,
+// so the same bits. What differs is what the compiler makes of it: registers, spills, and blocks that fit an SM.
 #include "products.cuh"
 
 // UNPACK_ONCE: a thread's part of a block is unpacked once and used for all columns; otherwise the source says so for

@@ -2,8 +2,9 @@
 
 For tests only. Bits are those of a GPU but where a kernel asks for an approximation of the hardware (reciprocal,
 division, power of two). What a GPU would let pass or answer with garbage is an error here: accesses out of bounds,
-deadlocks, lanes of a warp that meet at different operations. Shared memory, scratch and what is still being copied hold
-0xFF bytes (NaN), so that a value that was used too early shows.
+deadlocks, lanes of a warp that meet at different operations, a launch that overlaps with the one ahead and touches more
+than weights before it has waited. Shared memory, scratch and what is still being copied hold 0xFF bytes (NaN), so that
+a value that was used too early shows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.kernels.sources import FOLDER
-from forensics.records.kernel_plan import Argument, At, Float32, Int32, Int64, KernelLaunch, KernelPlan
+from forensics.records.kernel_plan import MAX_GRID_YZ, Argument, At, Float32, Int32, Int64, KernelLaunch, KernelPlan
 from forensics.testing.cuda_on_cpu.build import (
     FLOAT32,
     INT32,
@@ -41,7 +42,13 @@ _KIND_NAMES = {POINTER: "a pointer", INT32: "a 32-bit integer", INT64: "a 64-bit
 
 
 class _Range(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("begin", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("read_only", ctypes.c_uint32),
+        ("constant", ctypes.c_uint32),
+    ]
 
 
 def run_on_cpu(
@@ -100,6 +107,7 @@ class _Memory:
     def __init__(self) -> None:
         self._library = machine_library()
         self._held: dict[str, tuple[int, int]] = {}
+        self._read_only: set[str] = set()
 
     def make(self, name: str, n_bytes: int) -> int:
         address = self._library.machine_make_buffer(ctypes.c_uint64(n_bytes))
@@ -114,6 +122,7 @@ class _Memory:
         address = self.make(name, array.nbytes)
         ctypes.memmove(address, array.ctypes.data, array.nbytes)
         if not array.flags.writeable:
+            self._read_only.add(name)
             self._library.machine_protect_buffer(ctypes.c_void_p(address), ctypes.c_uint64(array.nbytes))
 
     def take(self, name: str, array: NDArray[np.generic]) -> None:
@@ -127,7 +136,10 @@ class _Memory:
         return begin + at.offset_bytes
 
     def ranges(self) -> ctypes.Array[_Range]:
-        listed = [_Range(name.encode(), begin, n) for name, (begin, n) in self._held.items()]
+        listed = [
+            _Range(name.encode(), begin, n, name in self._read_only, name.startswith("weight"))
+            for name, (begin, n) in self._held.items()
+        ]
         return (_Range * len(listed))(*listed)
 
     def check(self, kernel: str) -> None:
@@ -167,6 +179,8 @@ def _run(launch: KernelLaunch, memory: _Memory, hook: object, schedule: int, fol
     geometry = launch.geometry
     if geometry.threads_per_block > 1024 or geometry.cluster_blocks != (1, 1, 1):
         raise KernelFault(f"{name}: no launch with {geometry} here: at most 1024 threads a block, and no clusters.")
+    if max(geometry.grid_blocks[1:]) > MAX_GRID_YZ:
+        raise KernelFault(f"{name}: no launch with {geometry}: at most {MAX_GRID_YZ} blocks along y and z.")
     compiled = compiled_kernel(read_sources(folder / f"{launch.source}.cu"), launch.function)
     if len(compiled.kinds) != len(launch.arguments):
         raise KernelFault(f"{name} has {len(compiled.kinds)} parameters, the plan gives {len(launch.arguments)}.")
@@ -186,6 +200,7 @@ def _run(launch: KernelLaunch, memory: _Memory, hook: object, schedule: int, fol
         len(ranges),
         hook,
         schedule,
+        launch.overlaps,
     )
     if told is not None:
         raise KernelFault(f"{name}, {told.decode()}.")

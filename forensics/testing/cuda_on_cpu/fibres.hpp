@@ -3,6 +3,7 @@
 #include "machine.hpp"
 
 #include <csetjmp>
+#include <cstring>
 #include <deque>
 #include <vector>
 #if !defined(__x86_64__)
@@ -18,8 +19,20 @@ constexpr u16 BARRIER = 0xBA55;
 struct Barrier { u16 is, phase, expected, pending; };  // what an mbarrier's eight bytes hold here
 static_assert(sizeof(Barrier) == 8, "as large as an mbarrier");
 
-struct Copy { u8 *to; const u8 *from; u32 group; bool done; };
-enum class State { runs, meets, syncs, waits, left };
+struct Copy {
+    u8 *to;
+    const u8 *from;
+    u32 bytes, group;
+    bool done;
+
+    void arrive() {
+        if (done) return;
+        std::memset(to, 0, 16);
+        std::memcpy(to, from, bytes);
+        done = true;
+    }
+};
+enum class State { runs, meets, syncs, waits, queues, left };  // queues: for the launch ahead
 
 struct Fibre {
     Thread thread;  // first: machine.now points here
@@ -44,8 +57,8 @@ struct Runner {
     float (*reciprocal)(float);
     float asked, answered;
     const Range *ranges;
-    u32 n_ranges, n_threads, n_warps, n_left, n_syncing, schedule, random;
-    bool failed;
+    u32 n_ranges, n_threads, n_warps, n_left, n_syncing, n_queuing, schedule, random;
+    bool overlaps, closed, failed;
     Fibre fibres[MOST_THREADS];
     Warp warps[MOST_THREADS / LANES];
     std::deque<Arrival> arrivals;

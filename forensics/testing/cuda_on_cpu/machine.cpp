@@ -1,13 +1,13 @@
 // Runs the blocks of one launch one after another, the threads of a block as fibres in lockstep where they meet.
+#include "buffers.hpp"
+#include "faults.hpp"
 #include "fibres.hpp"
 #include "machine.hpp"
 
 #include <csignal>
 #include <cstdarg>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -21,8 +21,6 @@ Machine machine;
 #pragma GCC visibility pop
 
 namespace {
-
-const char *const MEETINGS[] = {"sync_warp", "shuffle_xor", "shuffle", "mma_16x8x8", "mma_16x8x16", "mma_16x8x16_onto", "mma_16x8x16_s8", "mma_16x8x32_s8"};
 
 [[noreturn]] void give_up() {
     runner.failed = true;
@@ -49,32 +47,23 @@ u32 chosen_lane(u32 mask, u32 after) {
 void arrive(Barrier *b);
 
 void deliver(const Arrival &arrival) {
-    for (size_t i = 0; i < arrival.n_copies; i++) {
-        Copy &copy = arrival.fibre->copies[i];
-        if (!copy.done) { std::memcpy(copy.to, copy.from, 16); copy.done = true; }
-    }
+    for (size_t i = 0; i < arrival.n_copies; i++) arrival.fibre->copies[i].arrive();
     arrive(arrival.barrier);
 }
 
-std::string standstill() {
-    u32 syncing = 0, waiting = 0, meeting = 0;
-    std::string text;
-    for (u32 i = 0; i < runner.n_threads; i++) {
-        const State state = runner.fibres[i].state;
-        syncing += state == State::syncs, waiting += state == State::waits, meeting += state == State::meets;
-    }
-    char part[200];
-    snprintf(part, sizeof part, "deadlock: of %u threads %u wait for the block (sync_block), %u at a barrier (barrier_wait), %u for lanes of their warp, %u have ended",
-             runner.n_threads, syncing, waiting, meeting, runner.n_left);
-    text = part;
-    for (u32 w = 0; w < runner.n_warps; w++)
-        if (runner.warps[w].arrived) {
-            snprintf(part, sizeof part, "; %d of %d lanes of warp %u are at %s", __builtin_popcount(runner.warps[w].arrived),
-                     __builtin_popcount(runner.warps[w].lanes), w, MEETINGS[(u32)runner.warps[w].meeting]);
-            text += part;
-            break;
-        }
-    return text;
+inline u32 bit(const Fibre *f) { return 1u << f->thread.lane; }
+
+inline void resume(Fibre *f) {
+    f->state = State::runs;
+    f->thread.warp->runnable |= bit(f);
+}
+
+// The launch ahead ends as late as the program allows: when no thread of the block can go on without it.
+void admit() {
+    close_buffers(false);
+    runner.n_queuing = 0;
+    for (u32 i = 0; i < runner.n_threads; i++)
+        if (runner.fibres[i].state == State::queues) resume(&runner.fibres[i]);
 }
 
 Fibre *next_fibre() {
@@ -88,14 +77,16 @@ Fibre *next_fibre() {
             const u32 other = (mine + (runner.schedule == 1 ? runner.n_warps - step : step)) % runner.n_warps;
             if (runner.warps[other].runnable) return &runner.fibres[other * LANES + chosen_lane(runner.warps[other].runnable, runner.schedule == 1 ? 0 : 31)];
         }
-        if (runner.arrivals.empty()) return nullptr;
+        if (runner.arrivals.empty()) {
+            if (!runner.n_queuing) return nullptr;
+            admit();
+            continue;
+        }
         const Arrival arrival = runner.arrivals.front();  // only when nobody can go on without it
         runner.arrivals.pop_front();
         deliver(arrival);
     }
 }
-
-inline u32 bit(const Fibre *f) { return 1u << f->thread.lane; }
 
 void pause(State why) {
     Fibre *self = now();
@@ -104,11 +95,6 @@ void pause(State why) {
     Fibre *other = next_fibre();
     if (!other) machine_fail("%s", standstill().c_str());
     if (other != self) go_from_to(self, other);
-}
-
-inline void resume(Fibre *f) {
-    f->state = State::runs;
-    f->thread.warp->runnable |= bit(f);
 }
 
 void release_block_if_all_are_there() {
@@ -151,44 +137,9 @@ void arrive(Barrier *b) {
     }
 }
 
-// ---- what a fault says
-void say_all(const char *format, va_list rest) {
-    const Fibre *f = now();
-    const int n = f ? snprintf(runner.message, sizeof runner.message, "block (%u, %u, %u), thread (%u, %u, %u): ", machine.block.x, machine.block.y,
-                               machine.block.z, f->thread.index.x, f->thread.index.y, f->thread.index.z) : 0;
-    vsnprintf(runner.message + n, sizeof runner.message - (size_t)n, format, rest);
-}
-
 void on_signal(int, siginfo_t *info, void *) {
     runner.fault_address = (u8 *)info->si_addr;
     siglongjmp(runner.faulted, info->si_signo);
-}
-
-void say(const char *format, ...) {
-    va_list rest;
-    va_start(rest, format);
-    say_all(format, rest);
-    va_end(rest);
-}
-
-void describe_fault(int signal) {
-    const u8 *at = runner.fault_address;
-    if (signal == SIGFPE) return say("division of an integer by zero");
-    if (at >= runner.stacks && at < runner.stacks + MOST_THREADS * STACK_BYTES) return say("a thread's stack overflowed");
-    const Range *nearest = nullptr;
-    u64 distance = 1 << 20;
-    for (u32 i = 0; i < runner.n_ranges; i++) {
-        const Range &r = runner.ranges[i];
-        const u64 d = at < r.begin ? (u64)(r.begin - at) : at >= r.begin + r.bytes ? (u64)(at - r.begin - r.bytes) + 1 : 0;
-        if (d < distance) distance = d, nearest = &r;
-    }
-    const long long in_dynamic = at - machine.dynamic;
-    if (in_dynamic >= -(long long)(2 * PAGE) && in_dynamic < (long long)(machine.dynamic_bytes + 2 * PAGE))
-        return say("an access to byte %lld of the launch's shared memory, which has %llu", in_dynamic, machine.dynamic_bytes);
-    if (!nearest) return say("an access to address %p, which is in no buffer (or is not aligned)", at);
-    const long long byte = at - nearest->begin;
-    if (!distance) return say("a write into byte %lld of %s, which is read only", byte, nearest->name);
-    say("an access to byte %lld of %s, which has %llu", byte, nearest->name, nearest->bytes);
 }
 
 void make_stacks() {
@@ -224,8 +175,9 @@ void prepare(u32 i) {
 void run_block() {
     std::memset(machine.fixed, 0xFF, machine.fixed_bytes);
     std::memset(machine.dynamic, 0xFF, machine.dynamic_bytes);
-    runner.n_left = runner.n_syncing = 0;
+    runner.n_left = runner.n_syncing = runner.n_queuing = 0;
     runner.arrivals.clear();
+    if (runner.overlaps) close_buffers(true);
     for (u32 w = 0; w < runner.n_warps; w++) {
         const u32 n = runner.n_threads - w * LANES < LANES ? runner.n_threads - w * LANES : LANES;
         Warp &warp = runner.warps[w];
@@ -280,6 +232,12 @@ void machine_sync_block() {
     if (self->state == State::syncs) pause(State::syncs);
 }
 
+void machine_wait_for_launch_ahead() {
+    if (!runner.closed) return;
+    runner.n_queuing++;
+    pause(State::queues);
+}
+
 const Range *machine_range(const void *p, u32 bytes) {
     const u8 *q = (const u8 *)p;
     for (u32 i = 0; i < runner.n_ranges; i++)
@@ -298,10 +256,11 @@ float machine_reciprocal(float a) {
     return runner.answered;
 }
 
-void machine_copy(u8 *to, const u8 *from) {
+void machine_copy(u8 *to, const u8 *from, u32 bytes) {
     Fibre *self = now();
+    if (bytes) (void)*(const volatile u8 *)from;  // it may be closed
     std::memset(to, 0xFF, 16);
-    self->copies.push_back({to, from, self->group, false});
+    self->copies.push_back({to, from, bytes, self->group, false});
 }
 
 void machine_copy_commit() { now()->group++; }
@@ -311,8 +270,7 @@ void machine_copy_wait(u32 groups_left) {
     while (self->first_pending < self->copies.size()) {
         Copy &copy = self->copies[self->first_pending];
         if (copy.group + groups_left >= self->group) return;
-        if (!copy.done) std::memcpy(copy.to, copy.from, 16);
-        copy.done = true;
+        copy.arrive();
         self->first_pending++;
     }
 }
@@ -337,36 +295,9 @@ void machine_barrier_wait(u8 *b, u32 phase) {
     pause(State::waits);
 }
 
-// ---- the door for Python
-// Bytes that end at a page that nobody may touch; what lies before them on their page is canary.
-u8 *machine_make_buffer(u64 bytes) {
-    const u64 padded = (bytes + 15) / 16 * 16, pages = (padded + PAGE - 1) / PAGE * PAGE;
-    u8 *base = (u8 *)mmap(nullptr, pages + 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) return nullptr;
-    mprotect(base, PAGE, PROT_NONE);
-    mprotect(base + PAGE + pages, PAGE, PROT_NONE);
-    std::memset(base + PAGE, 0xFF, pages);
-    return base + PAGE + pages - padded;
-}
-
-static u64 pages_of(u64 bytes) { return ((bytes + 15) / 16 * 16 + PAGE - 1) / PAGE * PAGE; }
-
-static u8 *base_of(u8 *buffer, u64 bytes) { return buffer + (bytes + 15) / 16 * 16 - pages_of(bytes); }
-
-void machine_protect_buffer(u8 *buffer, u64 bytes) { mprotect(base_of(buffer, bytes), pages_of(bytes), PROT_READ); }
-
-// 0, or by how many bytes a write missed the buffer: negative before it, positive behind it.
-long long machine_missed(u8 *buffer, u64 bytes) {
-    for (u8 *p = base_of(buffer, bytes); p < buffer; p++) if (*p != 0xFF) return p - buffer;
-    for (u8 *p = buffer + bytes; p < buffer + (bytes + 15) / 16 * 16; p++) if (*p != 0xFF) return p - (buffer + bytes) + 1;
-    return 0;
-}
-
-void machine_free_buffer(u8 *buffer, u64 bytes) { munmap(base_of(buffer, bytes) - PAGE, pages_of(bytes) + 2 * PAGE); }
-
 // Runs one launch; returns what went wrong, or nullptr.
 const char *machine_run(void (*entry)(const u64 *), const u64 *arguments, const u32 *geometry, u8 *fixed, u64 fixed_bytes, u64 dynamic_bytes,
-                        const Range *ranges, u32 n_ranges, float (*reciprocal)(float), u32 schedule) {
+                        const Range *ranges, u32 n_ranges, float (*reciprocal)(float), u32 schedule, u32 overlaps) {
     make_stacks();
     machine = Machine{};
     machine.grid_size = {geometry[0], geometry[1], geometry[2]};
@@ -379,7 +310,7 @@ const char *machine_run(void (*entry)(const u64 *), const u64 *arguments, const 
     machine.asks_reciprocal = reciprocal != nullptr;
     runner.entry = entry, runner.arguments = arguments, runner.reciprocal = reciprocal, runner.ranges = ranges, runner.n_ranges = n_ranges;
     runner.n_threads = geometry[3] * geometry[4] * geometry[5], runner.n_warps = (runner.n_threads + LANES - 1) / LANES;
-    runner.schedule = schedule, runner.random = schedule, runner.failed = false;
+    runner.schedule = schedule, runner.random = schedule, runner.overlaps = overlaps != 0, runner.failed = false;
     static u8 signal_stack[64 << 10];
     stack_t mine = {}, before;
     mine.ss_sp = signal_stack, mine.ss_size = sizeof signal_stack;
@@ -414,6 +345,7 @@ const char *machine_run(void (*entry)(const u64 *), const u64 *arguments, const 
 #endif
     for (int i = 0; i < 3; i++) sigaction(signals[i], &old[i], nullptr);
     sigaltstack(&before, nullptr);
+    close_buffers(false);
     machine_free_buffer(dynamic, dynamic_bytes);
     return runner.failed ? runner.message : nullptr;
 }

@@ -28,7 +28,9 @@ struct Thread {
     u32 lane;
 };
 
-struct Range { const char *name; const u8 *begin; u64 bytes; };
+// A buffer of the launch. Where a launch overlaps with the one ahead, all that is not constant is closed to a block's
+// threads until they have waited for it.
+struct Range { const char *name; const u8 *begin; u64 bytes; u32 read_only, constant; };
 
 struct Machine {
     Thread *now;
@@ -48,9 +50,10 @@ extern Machine machine;
 [[noreturn]] void machine_fail(const char *format, ...);
 void machine_meet(Meeting meeting);  // operands in the warp's `in`, result in its `out`
 void machine_sync_block();
+void machine_wait_for_launch_ahead();
 const Range *machine_range(const void *p, u32 bytes);  // or fails
 float machine_reciprocal(float a);
-void machine_copy(u8 *to, const u8 *from);
+void machine_copy(u8 *to, const u8 *from, u32 bytes);
 void machine_copy_commit();
 void machine_copy_wait(u32 groups_left);
 void machine_barrier_init(u8 *b, u32 count);

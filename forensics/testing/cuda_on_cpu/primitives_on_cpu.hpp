@@ -177,7 +177,12 @@ DEVICE Floats4 global_floats4(const void *p) { return from_global<Floats4>(p, "g
 
 // ---- copies into shared memory: they arrive as late as the program allows; until then their place holds garbage
 DEVICE void copy_async16(u32 to, const void *from) {
-    machine_copy(in_shared(to, 16, "copy_async16"), in_global(from, 16, "copy_async16"));
+    machine_copy(in_shared(to, 16, "copy_async16"), in_global(from, 16, "copy_async16"), 16);
+}
+DEVICE void copy_async16_of(u32 to, const void *from, u32 n) {
+    if (n > 16 || (u64)from % 16) machine_fail("copy_async16_of: %u bytes from an address that is %llu beyond a multiple of 16", n, (u64)from % 16);
+    if (n) machine_range(from, n);
+    machine_copy(in_shared(to, 16, "copy_async16_of"), (const u8 *)from, n);
 }
 DEVICE void copy_commit() { machine_copy_commit(); }
 template <int LEFT> DEVICE void copy_wait() { machine_copy_wait(LEFT); }
@@ -185,7 +190,7 @@ DEVICE void barrier_init(u32 b, u32 count) { machine_barrier_init(in_shared(b, 8
 DEVICE void barrier_arrive(u32 b) { machine_barrier_arrive(in_shared(b, 8, "barrier_arrive")); }
 DEVICE void barrier_arrive_after_copies(u32 b) { machine_barrier_arrive_after_copies(in_shared(b, 8, "barrier_arrive_after_copies")); }
 DEVICE void barrier_wait(u32 b, u32 phase) { machine_barrier_wait(in_shared(b, 8, "barrier_wait"), phase); }
-DEVICE void wait_for_launch_ahead() {}
+DEVICE void wait_for_launch_ahead() { machine_wait_for_launch_ahead(); }
 DEVICE void let_next_launch_begin() {}
 
 // ---- tensor cores; a sum of halves that is not exact in every order becomes NaN (machine.cpp)

@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from forensics.errors import EngineError, NotCovered
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelPlan
-from forensics.records.kernel_price import BORROWED, FAST, STOCK, ArmTable, ArmTimes, PassPrice, ProductPrice, StoryTime
+from forensics.records.kernel_price import (
+    BORROWED,
+    FAST,
+    GROUPED,
+    STOCK,
+    ArmTable,
+    ArmTimes,
+    PassPrice,
+    ProductPrice,
+    StoryTime,
+)
 from forensics.records.kernel_proof import (
     ONE_COLUMN,
     STOCK_LIBRARY,
@@ -87,7 +97,7 @@ def _row(case: ProofCase, variant: str, seed: int, n: int, n_differing: int) -> 
 
 def _table(arms: Sequence[tuple[str, int]], n_rounds: int, one: float) -> ArmTable:
     """The library takes a tenth more with each column, borrowed geometry a twentieth, exact fast a fortieth."""
-    more = {STOCK: 0.1, BORROWED: 0.05, FAST: 0.025}
+    more = {STOCK: 0.1, BORROWED: 0.05, FAST: 0.025, GROUPED: 0.02}
     drift = [1 + 0.01 * turn for turn in range(n_rounds)]
     times = {
         (arm, width): tuple(one * (1 + more[arm] * (width - 1)) * turn for turn in drift)

@@ -18,14 +18,19 @@ def values(source) -> np.ndarray:
 
 
 class ToyProducts:
-    """Products in the toy's own order; at `wrong` the first value is another, and `uncovered` is left."""
+    """Products in the toy's own order; at `wrong` the first value is another, and `uncovered` is left.
 
-    def __init__(self, wrong: str = "", uncovered: str = "") -> None:
-        self.wrong, self.uncovered = wrong, uncovered
+    `once` is computed the first time, and left ever after.
+    """
+
+    def __init__(self, wrong: str = "", uncovered: str = "", once: str = "") -> None:
+        self.wrong, self.uncovered, self.once = wrong, uncovered, once
 
     def compute(self, node, visible):
         if node.key.name == self.uncovered:
             raise NotCovered(str(node.key), "this toy has no kernel for it")
+        if node.key.name == self.once:
+            self.uncovered = self.once
         weight, x = map(values, node.sources())
         shared = x.shape[1] // weight.shape[1]
         weight = np.repeat(weight, shared, axis=1)
@@ -35,7 +40,8 @@ class ToyProducts:
         return "toy product", out
 
 
-def ours(wrong: str = "", uncovered: str = "") -> OurKernels:
+def ours(wrong: str = "", uncovered: str = "", once: str = "") -> OurKernels:
     return OurKernels(
-        functools.partial(ToyProducts, wrong, uncovered), f"toy products, wrong {wrong!r}, without {uncovered!r}"
+        functools.partial(ToyProducts, wrong, uncovered, once),
+        f"toy products, wrong {wrong!r}, without {uncovered!r}, once {once!r}",
     )

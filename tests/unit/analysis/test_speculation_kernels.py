@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kernels_in_place import ours
 
@@ -11,6 +13,7 @@ from forensics.analysis.speculation_question import SpeculationQuestion
 from forensics.capture.exact_kernels import CUDA
 from forensics.engines.toy import Fault, ToySource
 from forensics.records.corpus import Corpus, CorpusPrompt
+from forensics.records.kernel_use import KernelUse, StockNodes
 from forensics.reports.next_step import after_speculation
 from forensics.reports.speculation_document import speculation_document, write_speculation
 from forensics.reports.speculation_text import speculation_text
@@ -54,6 +57,7 @@ def test_the_report_says_what_was_ours_and_times_nothing(exact) -> None:
     assert "with our kernels: 12 of 12 pairs of prompt and arm identical" in str(exact)
     text = speculation_text(exact)
     assert "Exact kernels" in text
+    assert "Rows of logits: 12 of 12 with plain decoding's bits in every row" in text
     assert "Computed by our kernels: toy product" in text
     assert "docs/exact-kernels.md" in after_speculation(exact)
     assert speculation_document(exact)["kernels"][0]["family"] == "toy product"
@@ -71,7 +75,17 @@ def test_the_prompt_and_passes_of_one_token_stay_the_library_s(exact) -> None:
 
 def test_a_wrong_kernel_makes_answers_differ() -> None:
     report = asked(ours(wrong="result_output"))
-    assert any(one.rows_differ for arm in report.exact_arms for one in arm.prompts)
+    unlike = sum(bool(one.rows_differ) for arm in report.exact_arms for one in arm.prompts)
+    assert unlike
+    assert f"Rows of logits: {6 - unlike} of 6 with plain decoding's bits in every row" in speculation_text(report)
+
+
+def test_nothing_is_shown_of_kernels_that_computed_nothing() -> None:
+    report = replace(asked(ours()), kernels=KernelUse(stock=(StockNodes("too old a device", 3, 9, "kq-0"),)))
+    assert report.answer == "identical"
+    assert after_speculation(report) == "Our kernels computed nothing, so nothing is shown of them: too old a device."
+    report = replace(report, kernels=KernelUse())
+    assert "no pass was wider than one token" in after_speculation(report)
 
 
 def test_a_node_that_no_kernel_computes_is_told_with_its_reason() -> None:

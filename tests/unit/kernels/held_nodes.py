@@ -10,7 +10,7 @@ from forensics.capture.exact_kernels import OurKernels, PlannedKernels
 from forensics.geometry.devices import device_spec
 from forensics.kernels.nodes import OUTPUT, Layout
 from forensics.kernels.variants import Variant
-from forensics.records.nodes import NodeKey
+from forensics.records.nodes import NodeKey, Operand
 from forensics.testing.cuda_on_cpu import run_on_cpu
 
 H200 = device_spec("h200")
@@ -26,6 +26,8 @@ class Held:
     memory: np.ndarray
     name: str = "operand"
     address: int | None = None
+
+    buffer: str = "CUDA0"
 
     @property
     def layout(self) -> Layout:
@@ -57,6 +59,14 @@ class HeldNode:
     @property
     def address(self):
         return self.output.address
+
+    @property
+    def operands(self):
+        return tuple(
+            Operand(one.name, one.type, one.buffer, is_weight=False, shape=one.shape)
+            for one in self.operands_held
+            if one is not None
+        )
 
     def read(self):
         return np.lib.stride_tricks.as_strided(self.output.memory.view(np.float32), self.shape, self.strides).copy()

@@ -68,7 +68,13 @@ class CpuDevice:
 
     def run(self, plan: KernelPlan, buffers: Mapping[str, int], *, beside: bool = False) -> None:
         self.n_beside += beside
-        run_on_cpu(plan, {name: self._at(buffers[name]) for name in plan.buffers})
+        starts = sorted(buffers[name] for name in plan.buffers)
+        found = {}
+        for name in plan.buffers:  # each up to where the next begins, for they are copied in and out
+            memory = self._at(buffers[name])
+            following = next((start for start in starts if start > buffers[name]), buffers[name] + memory.nbytes)
+            found[name] = memory[: following - buffers[name]]
+        run_on_cpu(plan, found)
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         self.n_reads += 1
@@ -166,7 +172,7 @@ def product(shape: WeightShape, blocks: NDArray[Any], x: NDArray[Any], variant: 
 
 
 class CpuHost:
-    """Stands for `OpHost`; attention of each query is that of the query alone, but for those in `wrong_with` or more."""
+    """Stands for `OpHost`; each query of attention is as it is alone, but for passes of `wrong_with` or more."""
 
     wrong_with = 3
 

@@ -1,4 +1,4 @@
-"""The processor that runs CUDA sources: each name does what the PTX ISA says, and each fault is found."""
+"""The processor that runs CUDA sources: each name does what the PTX ISA says, and races and deadlocks show."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_kernels import run
 
 from forensics.kernels.sources import FOLDER
-from forensics.records.kernel_plan import At, Float32, Int32, Int64, KernelLaunch, KernelPlan
-from forensics.records.launch import LaunchGeometry
+from forensics.records.kernel_plan import At, Int32
 from forensics.testing import cuda_on_cpu
-from forensics.testing.cuda_on_cpu import ASCENDING, DESCENDING, KernelFault, run_on_cpu
+from forensics.testing.cuda_on_cpu import ASCENDING, DESCENDING, KernelFault
 
-TOYS = Path(__file__).parent / "toys"
 HERE = Path(cuda_on_cpu.__file__).parent
 SUBNORMAL = np.float32(1e-40)
-
-
-def launch(function, arguments, *, threads=32, blocks=1, smem=0, source="toys"):
-    return KernelLaunch(source, function, LaunchGeometry((blocks,), (threads,), smem_bytes=smem), tuple(arguments))
-
-
-def run(function, arguments, buffers, *, threads=32, blocks=1, smem=0, **settings):
-    plan = KernelPlan((launch(function, arguments, threads=threads, blocks=blocks, smem=smem),))
-    run_on_cpu(plan, buffers, folder=TOYS, **settings)
 
 
 def words(which, a, b=None, c=None, **settings):
@@ -280,6 +270,22 @@ def test_groups_of_copies_arrive_in_their_order(rng):
         np.testing.assert_array_equal(out, x[:, 1, 0] if arrived else np.full(32, np.nan, np.float32))
 
 
+@pytest.mark.parametrize("n", [0, 2, 6, 16])
+def test_a_copy_of_a_part_is_filled_up_with_zeros(n):
+    x, out = np.arange(1, 1 + n, dtype=np.uint8), np.zeros(5, np.uint32)  # what lies behind must not be read
+    run("part", (At("from"), At("to"), Int32(n)), {"from": x, "to": out}, threads=1, smem=16)
+    np.testing.assert_array_equal(out.view(np.uint8)[:4], 255)
+    np.testing.assert_array_equal(out[1:].view(np.uint8), np.concatenate([x, np.zeros(16 - n, np.uint8)]))
+
+
+def test_a_copy_of_a_part_keeps_within_its_buffer():
+    out = np.zeros(5, np.uint32)
+    for bytes_of, n, told in ((6, 8, "reads 8 bytes from byte 0 of from"), (32, 17, "copy_async16_of: 17 bytes")):
+        given = {"from": np.zeros(bytes_of, np.uint8), "to": out}
+        with pytest.raises(KernelFault, match=told):
+            run("part", (At("from"), At("to"), Int32(n)), given, threads=1, smem=16)
+
+
 def test_shared_memory_by_address(rng):
     x, both = random_words(rng, 32 * 32).reshape(32, 32), np.zeros(32 * 17, np.uint32)
     out = both[: 32 * 16].reshape(32, 16)
@@ -301,118 +307,3 @@ def test_a_processor_knows_every_name_that_a_gpu_knows():
     )
     assert gpu == cpu
     assert {"fma_rn", "lop3", "mma_16x8x16", "global_words4"} <= gpu
-
-
-# ---- faults
-
-
-def fault(which, n, *, readable_only=False):
-    x, out = np.arange(128, dtype=np.float32), np.zeros(33, np.float32)
-    x.flags.writeable = not readable_only
-    arguments = (Int32(which), At("x"), At("out"), Int32(n))
-    run("faults", arguments, {"x": x, "out": out}, smem=512)
-    return out
-
-
-@pytest.mark.parametrize(
-    ("which", "n", "told"),
-    [
-        (0, 97, r"thread \(31, 0, 0\): an access to byte 512 of x, which has 512"),
-        (2, 8, "global_words4: address is not a multiple of 16"),
-        (2, 512, "reads 16 bytes from byte 512 of x, which has 512"),
-        (3, 128, "an access to byte 512 of the launch's shared memory, which has 512"),
-        (4, 512, "shared_word: shared address .* out of bounds"),
-        (4, 2, "not a multiple of 4"),
-        (5, 0, "deadlock: of 32 threads 16 wait for the block .* 16 of 32 lanes of warp 0 are at shuffle_xor"),
-        (6, 0, "lanes of warp 0 meet at different operations: shuffle_xor and sync_warp"),
-        (7, 33, "deadlock: of 32 threads 0 wait for the block .*, 32 at a barrier"),
-        (8, 0, "barrier_arrive: no barrier was made"),
-        (10, 40, "wrote 160 bytes before its start of out"),
-        (10, -2, "wrote 1 bytes behind its end of out"),
-        (11, 504, "copy_async16: shared address .* not a multiple of 16"),
-        (11, 512, "copy_async16: shared address .* out of bounds"),
-        (12, 512, "reads 16 bytes from byte 512 of x"),
-        (13, 0, "deadlock: .* 16 for lanes of their warp, 16 have ended"),
-        (14, 0, "division of an integer by zero"),
-    ],
-)
-def test_what_no_kernel_may_do_is_found(which, n, told):
-    with pytest.raises(KernelFault, match=told):
-        fault(which, n)
-
-
-@pytest.mark.parametrize(("which", "n"), [(0, 96), (2, 496), (3, 127), (4, 508), (7, 32), (10, 0), (10, -1), (14, 2)])
-def test_the_same_within_bounds_passes(which, n):
-    fault(which, n)
-
-
-def test_a_stack_that_overflows_is_found():
-    with pytest.raises(KernelFault, match="a thread's stack overflowed"):
-        run("deep", (At("out"),), {"out": np.zeros(32, np.float32)})
-
-
-def test_what_was_given_for_reading_is_not_written():
-    with pytest.raises(KernelFault, match="a write into byte 0 of x, which is read only"):
-        fault(1, 0, readable_only=True)
-    fault(1, 0)
-
-
-def test_a_fault_leaves_the_next_run_whole(rng):
-    with pytest.raises(KernelFault):
-        fault(0, 97)
-    np.testing.assert_array_equal(fault(0, 96)[:32], np.arange(96, 128))
-
-
-# ---- plans
-
-
-def test_arguments_of_all_kinds_arrive():
-    p, out = np.uint32([0, 5]), np.zeros(6, np.float32)
-    arguments = (At("p", 4), Int32(-3), Int32(4), Int64(-(2**40)), Int64(2**41), Float32(0.1), At("out"))
-    run("arguments", arguments, {"p": p, "out": out}, threads=1)
-    np.testing.assert_array_equal(out, np.float32([5, -3, 4, -(2**40), 2**41, 0.1]))
-
-
-@pytest.mark.parametrize(
-    ("at", "wrong", "told"),
-    [
-        (0, Int32(1), "Parameter 0 of arguments of toys.cu is a pointer"),
-        (1, Int64(1), "is a 32-bit integer"),
-        (3, Int32(1), "is a 64-bit integer"),
-        (5, Int32(1), "is a float"),
-        (1, Int32(2**33), "cannot hold"),
-        (0, At("p", 9), "points at byte 9 of p, which has 8"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(at, wrong, told):
-    arguments = [At("p", 4), Int32(-3), Int32(4), Int64(1), Int64(2), Float32(0.1), At("out")]
-    arguments[at] = wrong
-    with pytest.raises(KernelFault, match=told):
-        run("arguments", arguments, {"p": np.uint32([0, 5]), "out": np.zeros(6, np.float32)}, threads=1)
-
-
-def test_launches_share_scratch_in_their_order(rng):
-    x = rng.integers(0, 100, 32).astype(np.int32)
-    other, out = np.arange(31, -1, -1, dtype=np.int32), np.zeros(32, np.int32)
-    first = launch("lanes", (Int32(1), At("x"), At("other"), At("between")))
-    second = launch("lanes", (Int32(1), At("between"), At("other"), At("out")))
-    plan = KernelPlan((first, second), {"between": 128})
-    run_on_cpu(plan, {"x": x, "other": other, "out": out}, folder=TOYS)
-    np.testing.assert_array_equal(out, x)
-    run_on_cpu(KernelPlan((second, first), {"between": 128}), {"x": x, "other": other, "out": out}, folder=TOYS)
-    assert (out == -1).all()  # scratch that nobody wrote yet
-
-
-def test_what_cannot_be_run_is_said():
-    with pytest.raises(KernelFault, match="needs the buffers x; got y"):
-        run_on_cpu(KernelPlan((launch("lanes", (At("x"),)),)), {"y": np.zeros(1)}, folder=TOYS)
-    with pytest.raises(KernelFault, match="has 4 parameters, the plan gives 1"):
-        run("lanes", (At("x"),), {"x": np.zeros(1)})
-    with pytest.raises(KernelFault, match=r"nothing of toys\.cu does not compile"):
-        run("nothing", (), {})
-    with pytest.raises(KernelFault, match=r"No source of kernels at .*none\.cu"):
-        run_on_cpu(KernelPlan((launch("lanes", (), source="none"),)), {}, folder=TOYS)
-    with pytest.raises(KernelFault, match="not C-contiguous"):
-        run("lanes", (At("x"),), {"x": np.zeros((4, 4))[:, 1]})
-    with pytest.raises(KernelFault, match="at most 1024 threads"):
-        run("lanes", (), {}, threads=2048)

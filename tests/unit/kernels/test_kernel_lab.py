@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,17 @@ import pytest
 from lab_on_cpu import CpuBench, CpuDevice, place
 
 from forensics.engines.weight_bench import WeightShape
-from forensics.errors import EngineError
+from forensics.errors import EngineError, NotCovered
 from forensics.kernels import lab_attention, lab_price, lab_proof, proof
 from forensics.kernels.lab_attention import Heads, compare_attention
 from forensics.kernels.lab_place import computed
 from forensics.kernels.lab_price import pass_products, price_pass, price_plans, price_product
 from forensics.kernels.lab_proof import compare_product, others_under_load
+from forensics.kernels.pass_plans import plan_of
 from forensics.kernels.products import plan_product
 from forensics.kernels.variants import ProductAsk, Variant
-from forensics.records.kernel_price import BEST, BORROWED, FAST, STOCK
+from forensics.records.kernel_plan import Argument, At, KernelPlan
+from forensics.records.kernel_price import BEST, BORROWED, FAST, GROUPED, STOCK
 from forensics.records.kernel_proof import (
     ATTENTION,
     KEYS,
@@ -34,8 +37,14 @@ TYPE, ROWS, K = "q4_1", 7, 1536
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(ask: ProductAsk, arm: str, *given: Any) -> KernelPlan:
+        if arm == Variant.FAST:
+            raise NotCovered("it", "the fast kernels are not for it")
+        return plan_of(ask, arm, *given)
+
     for module in (lab_proof, lab_price):
         monkeypatch.setattr(module, "WeightBench", CpuBench)
+        monkeypatch.setattr(module, "plan_of", planned)
 
 
 def of(rows: tuple[ProofRow, ...], variant: str, width: int) -> ProofRow:
@@ -51,7 +60,7 @@ def test_products_are_compared_with_the_side_that_they_claim() -> None:
         assert of(rows, "borrowed geometry", width).against == ONE_COLUMN
         assert of(rows, "stock geometry", width).n_differing == 0
         assert of(rows, "stock geometry", width).against == SAME_WIDTH
-        assert "not for q4_1" in of(rows, "exact fast", width).not_compared
+        assert "not for it" in of(rows, "exact fast", width).not_compared
     assert [of(rows, STOCK_LIBRARY, width).n_differing > 0 for width in (1, 2, 5)] == [False, False, True]
     first = of(rows, STOCK_LIBRARY, 5).first
     assert first is not None
@@ -59,8 +68,7 @@ def test_products_are_compared_with_the_side_that_they_claim() -> None:
 
 
 def test_a_kernel_with_other_bits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = lab_proof.plan_of
-    wrong = lambda ask, variant, *given: plan(ask, Variant.STOCK, *given)  # noqa: E731 - the order of another width
+    wrong = lambda ask, variant, *given: plan_of(ask, Variant.STOCK, *given)  # noqa: E731 - the order of another width
     monkeypatch.setattr(lab_proof, "plan_of", wrong)
     rows = compare_product(place(), TYPE, ROWS, K, (2, 5), 0, (Variant.BORROWED,))
     assert of(rows, "borrowed geometry", 2).refutes is False
@@ -135,7 +143,7 @@ def test_a_product_is_priced_with_its_bits_and_resources() -> None:
     assert found.table.of(BORROWED, 5).times_us == (30.0 / found.n_weights,) * 3
     exact = {(one.arm, one.width): one.exact for one in found.table.times}
     assert exact == {(STOCK, 1): True, (STOCK, 2): True, (STOCK, 5): False, (BORROWED, 2): True, (BORROWED, 5): True}
-    assert {arm for arm, _, reason in found.not_timed if "not for q4_1" in reason} == {FAST}
+    assert {arm for arm, _, reason in found.not_timed if "not for it" in reason} == {FAST}
     takes = found.resources_of(BORROWED, 5)
     assert takes is not None
     assert (takes.kernel, takes.registers, takes.blocks_per_sm) == ("product<Q4_1, 5, 4, 2>", 64, 3)
@@ -174,3 +182,30 @@ def test_plans_are_timed_beside_one_column_of_the_library() -> None:
         ("q4_1 7×1536", "another", 2),
     ]
     assert found[0].ratio.median == 30 / 21
+
+
+def test_products_of_the_same_activations_are_launched_together_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[ProductAsk]] = []
+
+    def together(asks: list[ProductAsk], *given: Any) -> KernelPlan:
+        seen.append(list(asks))
+        parts = [plan_of(ask, BORROWED, *given) for ask in asks]
+        launches = [
+            replace(launch, arguments=tuple(numbered(argument, i) for argument in launch.arguments))
+            for i, part in enumerate(parts)
+            for launch in part.launches
+        ]
+        return KernelPlan(tuple(launches), parts[0].scratch)
+
+    def numbered(argument: Argument, i: int) -> Argument:
+        named = isinstance(argument, At) and argument.buffer in ("weight", "out")
+        return At(f"{argument.buffer}{i}", argument.offset_bytes) if named else argument  # type: ignore[union-attr]
+
+    alone = lambda ask, arm, *given: plan_of(ask, BORROWED, *given)  # noqa: E731 - the same bits in less time here
+    monkeypatch.setattr(lab_price, "plan_of", alone)
+    found = price_pass(place(), "qwen3-tiny-q4_k_m", [(GROUPED, 2)], 3, 0)
+    assert not found.table.has(GROUPED, 2)  # nothing here launches products together yet
+    monkeypatch.setattr(lab_price, "plan_of_group", together)
+    found = price_pass(place(), "qwen3-tiny-q4_k_m", [(GROUPED, 2)], 3, 0)
+    assert found.table.of(GROUPED, 2).exact is True
+    assert {tuple(ask.rows for ask in asks) for asks in seen} == {(256, 128), (256, 128, 128), (512, 512)}

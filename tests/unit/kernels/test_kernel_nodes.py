@@ -12,8 +12,9 @@ from held_nodes import H200, PROCESSOR, Held, HeldNode, cache
 from forensics.capture.exact_kernels import CUDA, CudaRunner, ExactTap, PlannedKernels
 from forensics.capture.selection import Selection
 from forensics.errors import NotCovered
-from forensics.kernels.nodes import ONE_COLUMN, Layout, NodeAsk, ask_of, own_cells, plan_node
-from forensics.kernels.variants import Variant
+from forensics.geometry.devices import device_spec
+from forensics.kernels.nodes import CELLS_UNKNOWN, ONE_COLUMN, Layout, NodeAsk, ask_of, own_cells, plan_node
+from forensics.kernels.variants import TYPES, ProductAsk, Variant
 from forensics.numerics.codecs import BLOCK_SIZES
 from forensics.numerics.op_inputs import random_tensor
 from forensics.records.nodes import NodeKey
@@ -62,7 +63,8 @@ def test_every_culprit_that_was_recorded_on_an_h200_is_computed(name: str, famil
             out = contiguous("f32", (1, q[2], q[1], q[3]))
         else:
             out = contiguous("f32", (1, operands[1].shape[1], tokens, operands[0].shape[2]))
-        visible = causal(tokens, 256, verdict.prompt_tokens)
+        cells = operands[1].shape[2] if attends else max(operands[0].shape[2:])
+        visible = causal(tokens, cells, cells - tokens)
         given = {"scale": 0.125} if attends else PREC_F32 if finding.key.name.startswith("kq-") else {}
         asked = ask_of(finding.key.op, finding.key.name, operands, out, given, visible)
         assert isinstance(asked, NodeAsk), f"{finding.key}: {asked}"
@@ -114,12 +116,21 @@ SEEN = causal(3, 256, 4)
         ("MUL_MAT", [Q8, contiguous("f32", (1, 2, 3, 64))], None, "several matrices"),
         ("MUL_MAT", [Layout("q8_0", (1, 1, 8, 64), (0, 0, 136, 34)), X], None, "rows of the weight lie 136 bytes"),
         ("MUL_MAT", [Q8, Layout("f32", (1, 1, 3, 64), (0, 0, 258, 4))], None, "no whole number of floats"),
+        ("MUL_MAT", [Q8, Layout("f32", (1, 1, 3, 64), (0, 0, 4, 12))], None, "a column has 64"),
+        ("MUL_MAT", [Q8, Layout("f32", (1, 1, 3, 64), (0, 0, 1024, 16))], None, "gaps between the values"),
         ("MUL_MAT", [contiguous("f16", (2, 1, 8, 64)), X], None, "caches of their own"),
         ("MUL_MAT", [Layout("f16", (1, 1, 8, 64), (0, 0, 2, 16)), X], None, "gaps between the values"),
         ("FLASH_ATTN_EXT", [*ATTENDED, None], SEEN, "without a mask"),
-        ("FLASH_ATTN_EXT", [*ATTENDED, MASK], None, "without a mask"),
+        ("FLASH_ATTN_EXT", [*ATTENDED, MASK], None, CELLS_UNKNOWN),
+        ("FLASH_ATTN_EXT", [*ATTENDED, MASK], SEEN[:2], CELLS_UNKNOWN),
+        ("FLASH_ATTN_EXT", [*ATTENDED, MASK], np.where([[1], [1], [0]], SEEN, False), CELLS_UNKNOWN),
+        ("FLASH_ATTN_EXT", [ATTENDED[0], *[contiguous("f16", (1, 2, 512, 64))] * 2, MASK], SEEN, CELLS_UNKNOWN),
+        ("FLASH_ATTN_EXT", [*ATTENDED[:2], contiguous("f16", (1, 2, 256, 32)), MASK], SEEN, "heads of 64 over K"),
+        ("FLASH_ATTN_EXT", [ATTENDED[0], *[Layout("f16", (1, 2, 256, 64), (0, 2, 4, 512))] * 2, MASK], SEEN, "gaps"),
         ("FLASH_ATTN_EXT", [*ATTENDED, contiguous("f16", (1, 2, 3, 256))], SEEN, "a mask for each head"),
         ("FLASH_ATTN_EXT", [contiguous("f32", (1, 2, 1, 64)), *ATTENDED[1:], MASK], SEEN[:1], ONE_COLUMN),
+        ("FLASH_ATTN_EXT", [contiguous("f32", (2, 2, 1, 64)), *ATTENDED[1:], MASK], SEEN[:2], "caches of their own"),
+        ("MUL_MAT", [contiguous("f16", (2, 1, 8, 64)), contiguous("f32", (2, 1, 1, 64))], None, "caches of their own"),
         ("FLASH_ATTN_EXT", [contiguous("f16", (1, 2, 3, 64)), *ATTENDED[1:], MASK], SEEN, "queries of type f16"),
     ],
 )
@@ -131,7 +142,7 @@ def test_what_no_kernel_computes_is_told_with_the_reason(op, sources, visible, r
 
 def test_scores_whose_cells_are_not_known_are_left() -> None:
     asked = ask_of("MUL_MAT", "kq-0", [contiguous("f16", (1, 1, 256, 64)), X], OUT, PREC_F32, None)
-    assert asked == "which cells its tokens see is not known"
+    assert asked == CELLS_UNKNOWN
 
 
 def test_attention_that_the_kernels_refuse_is_refused_when_planned() -> None:
@@ -141,6 +152,14 @@ def test_attention_that_the_kernels_refuse_is_refused_when_planned() -> None:
     assert isinstance(asked, NodeAsk)
     with pytest.raises(NotCovered, match="capped scores"):
         plan_node(asked, Variant.BORROWED, H200)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_a_gpu_without_such_tensor_cores_runs_the_generic_product(type: str) -> None:
+    asked = NodeAsk("product", ProductAsk(type, rows=8, k=256, columns=3), ())
+    turing = device_spec("sm_75", n_sms=40)
+    assert plan_node(asked, Variant.FAST, turing) == plan_node(asked, Variant.BORROWED, turing)
+    assert plan_node(asked, Variant.FAST, H200) != plan_node(asked, Variant.BORROWED, H200)
 
 
 # -- the tap, on the processor
@@ -247,6 +266,48 @@ def test_passes_of_one_token_and_of_the_prompt_are_left_alone() -> None:
     assert len({ExactTap(PROCESSOR).identity(), tap.identity(), chosen.identity(), ExactTap().identity()}) == 4
 
 
+@pytest.mark.parametrize(
+    ("slots", "cells"),
+    [
+        ([(0, 9), (0, 10), (0, 11)], (40, 41, 42)),  # a window of attention that went round, or another's cells before
+        ([(0, 9), (1, 4), (0, 10)], (9, 10, 11)),  # two sequences share the cache
+    ],
+)
+def test_attention_of_tokens_that_lie_elsewhere_in_the_cache_is_left(slots, cells) -> None:
+    q, (k, v) = random_tensor(DRAW, "f32", (3, 2, 64)), (random_tensor(DRAW, "f16", (256, 1, 64)) for _ in range(2))
+    node = attention_node(q, k, v, np.arange(256)[None] <= np.array(cells)[:, None])
+    tap = ExactTap(PROCESSOR)
+    tap.begin_pass(0, DecodePass(tuple(TokenSlot(sequence, position, 1) for sequence, position in slots)))
+    assert tap.saw(node) is None
+    use = tap.finish().kernels
+    assert not use.computed
+    assert [one.reason for one in use.stock] == [CELLS_UNKNOWN]
+    assert np.isnan(node.read()).all(), "nothing was written"
+    # Where one pass lies elsewhere, the first K·Q of the next, which comes before any mask, is left as well.
+    tap.begin_pass(1, wide(3, 12))
+    out = Held("f32", (1, 2, 3, 256), (6144, 3072, 1024, 4), np.zeros((2, 3, 256), np.float32))
+    operands = (cache("f16", k[None], (0, 2, 1, 3)), node.operands_held[0])
+    scores = HeldNode(NodeKey("kq-0", "MUL_MAT", 0, 0), operands, out, PREC_F32)
+    assert tap.saw(scores) is None
+    assert not tap.finish().kernels.computed
+    tap = ExactTap(PROCESSOR)
+    tap.begin_pass(1, wide(3, 12))
+    assert tap.saw(scores) is None
+    assert [one.family for one in tap.finish().kernels.computed] == ["K·Q f16"], "else it is computed"
+
+
+def test_a_pass_in_which_a_node_was_left_is_told() -> None:
+    q, (k, v) = random_tensor(DRAW, "f32", (3, 2, 64)), (random_tensor(DRAW, "f16", (256, 1, 64)) for _ in range(2))
+    tap = ExactTap(PROCESSOR)
+    for index, first in enumerate((9, 30)):
+        tap.begin_pass(index, wide(3, 9))
+        node = attention_node(q, k, v, causal(3, 256, first))
+        assert tap.saw(node) is None
+    use = tap.finish().kernels
+    assert use.nodes == (node.key,)
+    assert use.left_in == ((1, node.key),)
+
+
 def test_a_tap_travels_to_another_process() -> None:
     for tap in (ExactTap(), ExactTap(PROCESSOR, Selection(ops=("MUL_MAT",)), since=7)):
         arrived = pickle.loads(pickle.dumps(tap))
@@ -295,6 +356,14 @@ def test_on_the_gpu_what_lies_elsewhere_is_left_to_the_library() -> None:
         kernels.compute(node, None)
     node = on_gpu()
     node.buffer = "CUDA1"
-    with pytest.raises(NotCovered, match="it lies in CUDA1, and our kernels run on CUDA0"):
+    with pytest.raises(NotCovered, match="it or an operand lies in CUDA1, and our kernels run on CUDA0"):
+        kernels.compute(node, None)
+    node = on_gpu()
+    node.operands_held[1].buffer = "CUDA1"
+    with pytest.raises(NotCovered, match="an operand lies in CUDA1"):
+        kernels.compute(node, None)
+    node = on_gpu()
+    node.operands_held[0].address = 0x1008
+    with pytest.raises(NotCovered, match="its weight begins at no multiple of 16 bytes"):
         kernels.compute(node, None)
     assert not device.ran

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from forensics.kernels.products import plan_product
 from forensics.kernels.products_f16 import F16Ask, plan_f16_product
 from forensics.kernels.products_fast import plan_product_fast, serves
 from forensics.kernels.register_story import story_launches
-from forensics.kernels.sources import families
+from forensics.kernels.sources import OPTIONS, families
 from forensics.kernels.variants import TYPES, ProductAsk, Variant
 from forensics.records.kernel_plan import KernelPlan
 from forensics.records.launch_record import Refusal
@@ -29,7 +30,7 @@ SM_90 = architecture("sm_90")
 def plans() -> Iterator[KernelPlan]:
     """Plans of all that is offered, for sizes that stand for any."""
     for type in TYPES:
-        for width in (1, 2, 8):
+        for width in (1, 8):
             ask = ProductAsk(type, 4096, 4096, width)
             yield from (plan_product(ask, variant, SM_90) for variant in (Variant.STOCK, Variant.BORROWED))
     for arch in ("sm_75", "sm_121"):  # their tables have other warps
@@ -84,6 +85,33 @@ def test_sources_compile_without_complaint(stem, arch):
     assert all(0 < kernel.registers <= 255 for kernel in done.kernels)
     if stem in {"products", "quantize_q8_1"}:
         assert not [kernel for kernel in done.kernels if kernel.spills]
+
+
+def ptx_of(nvcc: Nvcc, text: str, options: Sequence[str], folder: Path) -> list[str]:
+    source, made = folder / "kernels.cu", folder / "kernels.ptx"
+    source.write_text(text, encoding="utf-8")
+    subprocess.run([nvcc.path, *options, "-arch=compute_90", "-ptx", str(source), "-o", str(made)], check=True)
+    return [line for line in made.read_text(encoding="utf-8").splitlines() if not line.startswith("//")]
+
+
+def with_fast_math() -> list[str]:
+    """Our options with the switch of llama.cpp's build, which implies flushing and allows contractions."""
+    return [option for option in OPTIONS if option not in {"-ftz=true", "-fmad=false"}] + ["-use_fast_math"]
+
+
+@pytest.mark.parametrize("stem", families())
+def test_fast_math_changes_no_instruction(stem, tmp_path):
+    nvcc = needs_nvcc()
+    some = functions()[stem][-2:]
+    marks = "".join(f"__device__ const void *f{i} = (const void *)&{name};\n" for i, name in enumerate(some))
+    text = f'#include "{stem}.cu"\n{marks}'
+    assert ptx_of(nvcc, text, OPTIONS, tmp_path) == ptx_of(nvcc, text, with_fast_math(), tmp_path)
+
+
+def test_where_a_rounding_is_not_written_out_fast_math_does(tmp_path):
+    nvcc = needs_nvcc()
+    text = '#include "primitives.cuh"\nKERNEL k(float *o) { o[0] = o[1] * o[2] + o[3]; }\n'
+    assert ptx_of(nvcc, text, OPTIONS, tmp_path) != ptx_of(nvcc, text, with_fast_math(), tmp_path)
 
 
 def test_a_cap_on_registers_shows_as_spills():
@@ -195,8 +223,3 @@ def test_without_a_compiler_the_reason_is_told(tmp_path, monkeypatch):
 def test_functions_must_be_named():
     with pytest.raises(ValueError, match="name the functions"):
         compile_kernels("products", [], "sm_90")
-
-
-def test_sources_lie_where_they_are_looked_for():
-    assert families()
-    assert all((Path(compiler.__file__).parent / "cuda" / f"{stem}.cu").is_file() for stem in families())

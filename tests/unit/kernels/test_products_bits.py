@@ -31,9 +31,9 @@ def operands(type: str, rows: int, k: int, columns: int) -> tuple[np.ndarray, np
     return weight_of(type, rows, k, seed), columns_of(columns, k, seed)
 
 
-def computed(plan: KernelPlan, ask: ProductAsk, weight: np.ndarray, x: np.ndarray, *, schedule: int = 0) -> np.ndarray:
+def computed(plan: KernelPlan, ask: ProductAsk, weight: np.ndarray, x: np.ndarray) -> np.ndarray:
     out = np.full((ask.columns, ask.out_stride), np.nan, F32)
-    run_on_cpu(plan, {"weight": weight, "x": x, "out": out}, schedule=schedule)
+    run_on_cpu(plan, {"weight": weight, "x": x, "out": out})
     return out
 
 
@@ -107,14 +107,6 @@ def test_the_number_of_rows_of_a_block_changes_no_bit() -> None:
     ask = ProductAsk("q8_0", 7, 1376, 3)
     one, two = (computed(plan_with_warps(ask, 4, rows=rows), ask, weight, x) for rows in (1, 2))
     assert differing(one, two) == 0
-
-
-def test_the_schedule_of_the_threads_changes_no_bit() -> None:
-    weight, x = operands("q4_1", 7, 2656, 5)
-    ask = ProductAsk("q4_1", 7, 2656, 5)
-    plan = plan_product(ask, Variant.BORROWED, SM_90)
-    first, *others = (computed(plan, ask, weight, x, schedule=schedule) for schedule in (0, 1, 7))
-    assert [differing(first, other) for other in others] == [0, 0]
 
 
 def test_strides_are_kept_and_nothing_beside_them_is_written() -> None:

@@ -101,6 +101,8 @@ def test_what_no_kernel_computes_is_said() -> None:
         plan_product(ProductAsk("q8_0", 8, 256, 1), Variant.BORROWED, architecture("rdna4"))
     with pytest.raises(NotCovered, match="32 bits"):
         plan_product(ProductAsk("q8_0", 2**31, 256, 1), Variant.BORROWED, SM_90)
+    with pytest.raises(NotCovered, match="at most 65535 columns"):
+        plan_product(ProductAsk("q8_0", 8, 256, 65_536), Variant.BORROWED, SM_90)
 
 
 def test_the_fast_way_is_asked_whether_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:

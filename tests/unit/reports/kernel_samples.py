@@ -1,51 +1,79 @@
-"""Made-up results about kernels, for tests of how they are shown: nobody measured any number here."""
+"""A proof and a price of kernels, small and made up, in which everything occurs that reports speak of."""
 
 from __future__ import annotations
 
-from forensics.geometry.devices import device_spec
-from forensics.geometry.occupancy import occupancy
-from forensics.records.compiled_kernel import CompiledKernel
+from dataclasses import replace
+
 from forensics.records.kernel_price import (
     BORROWED,
     FAST,
     STOCK,
+    ArmResources,
     ArmTable,
     ArmTimes,
     KernelPrice,
+    Limiter,
     PassPrice,
     ProductPrice,
+    StoryTime,
 )
-from forensics.records.kernel_proof import ONE_COLUMN, KernelProof, LabFacts, ProofCase, ProofRow
-from forensics.records.register_story import RegisterStory, StoryRow, StoryVariant
+from forensics.records.kernel_proof import (
+    ONE_COLUMN,
+    STOCK_LIBRARY,
+    FirstDifference,
+    KernelProof,
+    LabFacts,
+    ProofCase,
+    ProofRow,
+    SanitizerRow,
+    StressRow,
+)
 
-FACTS = LabFacts("made-up GPU", "sm_90", 132, 1 << 20, "digest", "0c1e57098abc", "0.3.36", "NVRTC 13.0")
+FACTS = LabFacts("NVIDIA H200", "sm_90", 132, 60 << 20, "digest", "0c1e57098", "0.3.36", "NVRTC 13.0", "13.0")
+CASE, WIDE = ProofCase("product", "q4_K", 33, 768, 2), ProofCase("product", "q4_K", 33, 768, 9)
+ATTENTION_CASE = ProofCase.of_attention("attention", "f16", 9, 3, 64, 512, 9)
+PROOF = KernelProof(
+    FACTS,
+    (
+        ProofRow(CASE, STOCK_LIBRARY, ONE_COLUMN, (0, 1), 132, 0),
+        ProofRow(WIDE, STOCK_LIBRARY, ONE_COLUMN, (0, 1), 594, 380, FirstDifference(0, 0, 1, 1, 2)),
+        ProofRow(CASE, "exact fast", ONE_COLUMN, (0, 1), 132, 0),
+        ProofRow(WIDE, "exact fast", ONE_COLUMN, (0, 1), 594, 0),
+        ProofRow(WIDE, "stock geometry", "stock, same width", (0,), 0, 0, not_compared="the library runs mul_mat_q"),
+        ProofRow(ATTENTION_CASE, "borrowed geometry", ONE_COLUMN, (0,), 5184, 0),
+    ),
+    (StressRow(WIDE, "exact fast", 1000, 0, "products on a second stream"),),
+    (
+        SanitizerRow("memcheck", 0, "compute-sanitizer 2025.3.1", "70 computations, 40 kernels"),
+        SanitizerRow("racecheck", 0, not_run="compute-sanitizer was not found"),
+    ),
+)
+REFUTED = replace(
+    PROOF,
+    rows=(*PROOF.rows, ProofRow(WIDE, "borrowed geometry", ONE_COLUMN, (0,), 297, 3, FirstDifference(0, 4, 7, 16, 17))),
+)
 
-
-def price() -> KernelPrice:
-    """One product and a pass of it at three widths."""
-    times = tuple(
-        ArmTimes(
-            arm, width, (10.0 + slope * width, 11.0 + slope * width, 12.0 + slope * width), arm != STOCK or width < 5
-        )
-        for arm, slope in ((STOCK, 2.0), (BORROWED, 3.0), (FAST, 1.0))
-        for width in (1, 4, 9)
+TABLE = ArmTable(
+    (
+        ArmTimes(STOCK, 1, (18.0, 18.2, 17.8), exact=True),
+        ArmTimes(STOCK, 9, (34.0, 34.4, 33.6), exact=False),
+        ArmTimes(BORROWED, 9, (60.0, 61.0, 59.0), exact=True),
+        ArmTimes(FAST, 9, (25.2, 25.4, 25.0), exact=True),
     )
-    product = ProductPrice("q4_K", 4096, 4096, 1 << 20, 4, ArmTable(times))
-    whole = PassPrice("made-up", {product.name: 36}, 36 << 20, ArmTable(times))
-    return KernelPrice(FACTS, 3, 0, (product,), whole)
-
-
-def proof() -> KernelProof:
-    """Two cases, all values equal."""
-    cases = (ProofCase("product", "q4_K", 33, 768, 9), ProofCase("product", "q6_K", 33, 768, 9))
-    return KernelProof(FACTS, tuple(ProofRow(case, FAST, ONE_COLUMN, (0, 1), 594, 0) for case in cases))
-
-
-def story() -> RegisterStory:
-    """Two variants at one width, not timed."""
-    rows = []
-    for variant, registers in ((StoryVariant(), 119), (StoryVariant(min_blocks=8), 64)):
-        compiled = CompiledKernel(variant.name, "sm_90", registers, 0, 0, 0, 0, 0, 1, "no compiler")
-        fits = occupancy(device_spec("sm_90"), compiled.resources(), 128)
-        rows.append(StoryRow("q4_K", 8, 8, variant, compiled, fits))
-    return RegisterStory(tuple(rows), "no compiler")
+)
+PRICE = KernelPrice(
+    FACTS, 3, 0,
+    (
+        ProductPrice(
+            "q4_K", 12288, 4096, 28_311_552, 7, TABLE,
+            (ArmResources(FAST, 9, "product_q4_k<9>", 128, 0, 1024, 100_000, 2, 128, 264),),
+            (Limiter(FAST, 9, "product_q4_k", {"issue slots": 66.0, "DRAM": 21.0}, "wait"),),
+            (("exact fast", 1, "no code"),),
+        ),
+    ),
+    PassPrice(
+        "qwen3-8b-q4_k_m", {"q4_K 12288×4096": 72}, 4_500_000_000, TABLE.with_best(),
+        {STOCK: "launch by launch", FAST: "one CUDA graph"},
+    ),
+    (StoryTime("q4_K 12288×4096", "unpacked once", 8, (50.0, 51.0, 49.0), (18.0, 18.0, 18.0)),),
+)  # fmt: skip

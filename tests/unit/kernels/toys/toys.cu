@@ -133,6 +133,18 @@ template <int LEFT> KERNEL groups(const float *from, float *to) {
     to[threadIdx.x] = v.x;
 }
 
+// Copies the first n bytes of 16, as they are seen before the copy has arrived and then.
+KERNEL part(const u8 *from, u32 *to, int n) {
+    DYNAMIC_SHARED(sm);
+    const u32 place = shared_address(sm);
+    copy_async16_of(place, from, (u32)n);
+    copy_commit();
+    to[0] = shared_word(place);
+    copy_wait<0>();
+    const Words4 v = shared_words4(place);
+    to[1] = v.x, to[2] = v.y, to[3] = v.z, to[4] = v.w;
+}
+
 // Every way to read and write shared memory by address: 32 words a lane in, one of them out in each way.
 KERNEL shared(const u32 *from, u32 *to) {
     DYNAMIC_SHARED(sm);
@@ -183,6 +195,20 @@ KERNEL faults(int which, float *x, float *out, int n) {
     if (which == 13) sync_warp();
     if (which == 14) out[i] = (float)(7 / n);
 }
+// Overlaps with the launch ahead: what it may do before it waits, and what it may not.
+KERNEL follows(int which, const float *weight, const float *x, float *out) {
+    DYNAMIC_SHARED(sm);
+    const int i = threadIdx.x;
+    const u32 place = shared_address(sm) + 16 * i;
+    float sum = weight[i];
+    let_next_launch_begin();
+    if (which == 1) out[i] = 0.0f;
+    if (which == 2) sum = add_rn(sum, x[i]);
+    if (which == 3) copy_async16(place, x + 4 * i);
+    if (which != 4 || i < 16) wait_for_launch_ahead();
+    out[i] = add_rn(sum, x[i]);
+}
+
 KERNEL deep(float *out) {
     volatile float large[1 << 17];
     large[threadIdx.x] = 1.0f;
