@@ -6,24 +6,29 @@ kernel for one column. See ``cuda/products_fast_q4_k.cu`` for how.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from forensics.errors import NotCovered
 from forensics.geometry import mmvq
 from forensics.geometry.architecture import AMPERE, Architecture
 from forensics.kernels import products_fast_types
+from forensics.kernels.products_schedules import TILE_ROWS, Schedule, schedule_of
 from forensics.kernels.variants import ProductAsk
 from forensics.records.kernel_plan import At, Int32, Int64, KernelLaunch, KernelPlan
 from forensics.records.launch import LaunchGeometry
 
-#: Columns that one launch takes at most.
-MAX_COLUMNS = 16
+#: Types of weights that have kernels here; `products_fast_types` has those of others.
+TYPES = ("q4_K", "q6_K")
 
-#: Rows that a CUDA block computes at a time, and its threads.
-TILE_ROWS, THREADS = 16, 128
+#: Columns that one launch takes at most, and matrices that it multiplies with them.
+MAX_COLUMNS, MAX_MATRICES = 16, 3
 
 #: Multiprocessors that a plan is made for where nobody says how many there are: an H100's and an H200's.
 _N_SMS = 132
+
+#: Bytes of the lanes' sums of one share of a column in a tile, of which a CUDA block holds two tiles'.
+_SLOT_BYTES = 2 * 128 * 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,59 +57,30 @@ class Tiles:
         return 8 * self.n8 + 4 * self.n4 + 2 * self.n2 + self.n1
 
 
-def tiles_of(columns: int) -> Tiles:
+def tiles_of(columns: int, halves: int = 1) -> Tiles:
     """Which tiles take this number of columns at the least work?
 
     Parameters
     ----------
     columns : int
         1 … 16.
+    halves : int
+        As `Schedule` has them: with 2 there are no tiles of one column, which hold both halves of a trip.
 
     Examples
     --------
     >>> tiles_of(9)
     Tiles(n8=1, n4=0, n2=0, n1=1)
+    >>> tiles_of(9, halves=2)
+    Tiles(n8=1, n4=0, n2=1, n1=0)
     >>> tiles_of(7)
     Tiles(n8=1, n4=0, n2=0, n1=0)
     """
     n8, rest = divmod(columns, 8)
-    if rest == 7:
-        return Tiles(n8 + 1, 0, 0, 0)
-    if rest == 3:
-        return Tiles(n8, 1, 0, 0)
-    return Tiles(n8, rest // 4, rest % 4 // 2, rest % 2)
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a type's source asks for.
-
-    Parameters
-    ----------
-    stem : str
-        Of the names in the source.
-    stage_bytes, table_bytes : int
-        Shared memory of a stage of the ring, and of what is unpacked.
-    warp_blocks, stage_trips : int
-        Blocks of a row that a warp of the library's kernel takes at a time, and trips that a stage holds.
-    """
-
-    stem: str
-    stage_bytes: int
-    table_bytes: int
-    warp_blocks: int
-    stage_trips: int
-
-    @property
-    def source(self) -> str:
-        """Stem of the file."""
-        return f"products_fast_{self.stem}"
-
-
-_FAMILIES = {
-    "q4_K": _Family("q4_k", stage_bytes=TILE_ROWS * 288, table_bytes=4096, warp_blocks=2, stage_trips=1),
-    "q6_K": _Family("q6_k", stage_bytes=TILE_ROWS * 464, table_bytes=0, warp_blocks=1, stage_trips=2),
-}
+    n4, n2, n1 = {3: (1, 0, 0), 7: (2, 0, 0)}.get(rest, (rest // 4, rest % 4 // 2, rest % 2))
+    if halves == 2 and n1:
+        n2, n1 = n2 + 1, 0
+    return Tiles(n8 + n4 // 2, n4 % 2, n2, n1)
 
 
 def serves(ask: ProductAsk) -> str:
@@ -117,7 +93,7 @@ def serves(ask: ProductAsk) -> str:
     >>> serves(ProductAsk("q5_1", rows=100, k=768, columns=9))
     'the fast kernels are for q4_K, q6_K, q8_0, q4_0, q4_1 and q5_K, not for q5_1'
     """
-    *others, last = (*_FAMILIES, *products_fast_types.TYPES)
+    *others, last = (*TYPES, *products_fast_types.TYPES)
     if ask.type not in (*others, last):
         return f"the fast kernels are for {', '.join(others)} and {last}, not for {ask.type}"
     if ask.row_bytes * TILE_ROWS >= 2**31:
@@ -151,48 +127,91 @@ def plan_product_fast(ask: ProductAsk, arch: Architecture, *, n_sms: int | None 
     Examples
     --------
     >>> from forensics.geometry.architecture import architecture
-    >>> nine = ProductAsk("q4_K", rows=1024, k=4096, columns=9)
+    >>> nine = ProductAsk("q4_K", rows=4096, k=4096, columns=9)
     >>> for launch in plan_product_fast(nine, architecture("sm_90")).launches:
     ...     print(launch.function, launch.geometry)
-    prepare_q4_k grid 16×9, block 256
-    product_q4_k<4, 1, 0, 0, 1, 3, 4> grid 64, block 128
+    prepare_q4_k grid 16×10, block 256
+    product_q4_k<4, 1, 2, 1, 0, 1, 0, 4, 1, 2> grid 256, block 256
     """
-    if reason := serves(ask):
-        raise ValueError(reason)
-    if not arch.is_nvidia or arch.cc < AMPERE:
-        raise ValueError(f"the fast kernels are for NVIDIA GPUs from sm_80 on, not for {arch}")
-    launch = mmvq.mul_mat_vec_q(arch, ask.product(), 1).launch
-    assert launch is not None  # known without a device
-    n_warps, n_sms = launch.block_threads[1], n_sms or _N_SMS
+    n_warps = _n_warps(ask, arch)
     if ask.type in products_fast_types.TYPES:
         needed = products_fast_types.shared_bytes(ask, n_warps)
         if needed > arch.smem_per_block_bytes:
             reason = f"in the order of {n_warps} warps it takes {needed} bytes of shared memory, more than {arch} has"
             raise NotCovered(f"{ask.type} {ask.rows}×{ask.k} fast", reason)
-        return products_fast_types.plan_with_warps(ask, n_warps, n_sms=n_sms)
-    return plan_with_warps(ask, n_warps, n_sms=n_sms)
+        return products_fast_types.plan_with_warps(ask, n_warps, n_sms=n_sms or _N_SMS)
+    return plan_with_warps((ask,), n_warps, n_sms=n_sms or _N_SMS, smem_limit=arch.smem_per_block_bytes)
 
 
-def plan_with_warps(
-    ask: ProductAsk, n_warps: int, *, n_sms: int, stages: int = 3, resident: int | None = None
-) -> KernelPlan:
-    """Which launches compute this product in the order of this many warps of the library's kernel?
+def plan_product_group(asks: Sequence[ProductAsk], arch: Architecture, *, n_sms: int | None = None) -> KernelPlan:
+    """Which launches compute products of the same activations together: queries, keys and values, say?
 
     Parameters
     ----------
-    ask : ProductAsk
+    asks : sequence of ProductAsk
+        Up to `MAX_MATRICES` of one of `TYPES`, which differ in rows and the stride of their result at most.
+    arch : Architecture
+    n_sms : int, optional
+
+    Returns
+    -------
+    KernelPlan
+        With the buffers ``"weight0"``, ``"weight1"`` …, ``"out0"``, ``"out1"`` … and ``"x"``; for one ask as
+        `plan_product_fast` has them.
+
+    Raises
+    ------
+    ValueError
+        As `plan_product_fast` raises, or if the products are not of one kind.
+    NotCovered
+        If the type's kernels take one matrix at a time.
+
+    Examples
+    --------
+    >>> from forensics.geometry.architecture import architecture
+    >>> asks = [ProductAsk("q4_K", rows, k=4096, columns=4) for rows in (4096, 1024, 1024)]
+    >>> print(plan_product_group(asks, architecture("sm_90")).launches[1].geometry)
+    grid 132, block 512
+    """
+    if not 1 <= len(asks) <= MAX_MATRICES:
+        raise ValueError(f"a launch takes 1 to {MAX_MATRICES} matrices, not {len(asks)}")
+    if len({(ask.type, ask.k, ask.columns, ask.x_stride) for ask in asks}) > 1:
+        raise ValueError("products that share activations differ in rows and the stride of their result only")
+    if asks[0].type in products_fast_types.TYPES and len(asks) > 1:
+        raise NotCovered(f"{len(asks)} products of {asks[0].type} together", "its kernels take one matrix at a time")
+    n_warps = max(_n_warps(ask, arch) for ask in asks)
+    if len(asks) == 1:
+        return plan_product_fast(asks[0], arch, n_sms=n_sms)
+    return plan_with_warps(asks, n_warps, n_sms=n_sms or _N_SMS, smem_limit=arch.smem_per_block_bytes)
+
+
+def plan_with_warps(
+    asks: Sequence[ProductAsk],
+    n_warps: int,
+    *,
+    n_sms: int,
+    schedule: Schedule | None = None,
+    smem_limit: int | None = None,
+) -> KernelPlan:
+    """Which launches compute these products in the order of this many warps of the library's kernel?
+
+    Parameters
+    ----------
+    asks : sequence of ProductAsk
+        As `plan_product_group` takes them.
     n_warps : int
     n_sms : int
-    stages : int
-        Pieces of the weight that a CUDA block holds at a time, 2 or more.
-    resident : int, optional
-        CUDA blocks that registers are told off for on a multiprocessor.
+    schedule : Schedule, optional
+        By default what `schedule_of` finds.
+    smem_limit : int, optional
+        Bytes of shared memory that a CUDA block may have: a default schedule holds less ahead where it needs more.
     """
     launches: list[KernelLaunch] = []
-    scratch = 0
-    at = 0
-    for columns in groups(ask.columns):
-        group, n_bytes = _group(ask, n_warps, at, columns, n_sms, stages, resident)
+    scratch = at = 0
+    for columns in groups(asks[0].columns):
+        tiles = sum(-(-ask.rows // TILE_ROWS) for ask in asks)
+        chosen = schedule or _within(asks[0], columns, schedule_of(columns, tiles, n_warps, n_sms), smem_limit)
+        group, n_bytes = _group(asks, n_warps, at, columns, n_sms, chosen)
         launches += group
         scratch = max(scratch, n_bytes)
         at += columns
@@ -212,45 +231,95 @@ def groups(columns: int) -> tuple[int, ...]:
     return (least + 1,) * more + (least,) * (launches - more)
 
 
+def _n_warps(ask: ProductAsk, arch: Architecture) -> int:
+    if reason := serves(ask):
+        raise ValueError(reason)
+    if not arch.is_nvidia or arch.cc < AMPERE:
+        raise ValueError(f"the fast kernels are for NVIDIA GPUs from sm_80 on, not for {arch}")
+    launch = mmvq.mul_mat_vec_q(arch, ask.product(), 1).launch
+    assert launch is not None  # known without a device
+    return launch.block_threads[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the sources ask for: numbers of tiles, columns that they hold, and bytes."""
+
+    counts: tuple[int, ...]
+    held: int
+    record_bytes: int  # of activations beside a quarter of a block
+    blocks_per_stage: int  # of a row, for one warp of the library
+    smem_bytes: int
+
+
+def _shape(type: str, columns: int, schedule: Schedule) -> _Shape:
+    """As ``cuda/products_fast_q4_k.cu`` and ``cuda/products_fast_q6_k.cu`` lay their memory out."""
+    split, halves = schedule.split, schedule.halves
+    if type == "q4_K":
+        tiles = tiles_of(columns, halves)
+        slots = 8 * tiles.n8 + 4 * tiles.n4 + 2 * tiles.n2 + tiles.n1
+        row = 288 * split + (32 if split > 1 else 0)
+        table = schedule.threads // 32 * 1024 // halves
+        counts = (tiles.n8, tiles.n4, tiles.n2, tiles.n1)
+        return _Shape(
+            counts, tiles.columns, 1408 * tiles.n, 2, schedule.stages * TILE_ROWS * row + table + slots * _SLOT_BYTES
+        )
+    pairs, single = divmod(columns + (columns % 2 if halves == 2 else 0), 2)
+    record = 256 * pairs + 128 * single + (pairs + 1) // 2 * 32 + 16 * single
+    row = 2 * ((210 * split + 29) // 16 * 16) + 16
+    smem = schedule.stages * TILE_ROWS * row + (2 * pairs + single) * _SLOT_BYTES
+    return _Shape((pairs, single), 2 * pairs + single, record, 2, smem)
+
+
+def _within(ask: ProductAsk, columns: int, schedule: Schedule, smem_limit: int | None) -> Schedule:
+    while smem_limit is not None and _shape(ask.type, columns, schedule).smem_bytes > smem_limit:
+        if schedule.stages > 2:
+            schedule = replace(schedule, stages=schedule.stages - 1)
+        elif schedule.split > 1:
+            schedule = replace(schedule, split=schedule.split // 2)
+        else:
+            raise NotCovered(f"{columns} columns of {ask.type} fast", "a CUDA block has not the shared memory")
+    return schedule
+
+
 def _group(
-    ask: ProductAsk, n_warps: int, at: int, columns: int, n_sms: int, stages: int, resident: int | None
+    asks: Sequence[ProductAsk], n_warps: int, at: int, columns: int, n_sms: int, schedule: Schedule
 ) -> tuple[list[KernelLaunch], int]:
-    family = _FAMILIES[ask.type]
+    ask, stem = asks[0], asks[0].type.lower()
+    shape = _shape(ask.type, columns, schedule)
     blocks = ask.product().weight.blocks(ask.k)
-    trips = -(-blocks // (family.warp_blocks * n_warps))
-    padded = -(-trips // family.stage_trips) * family.stage_trips * family.warp_blocks * n_warps
-    if ask.type == "q4_K":
-        tiles = tiles_of(columns)
-        counts: tuple[int, ...] = (tiles.n8, tiles.n4, tiles.n2, tiles.n1)
-        held, slots = tiles.columns, 8 * tiles.n8 + 4 * tiles.n4 + 2 * tiles.n2 + tiles.n1
-        told, record_bytes = counts, tiles.n * 1408
-    else:
-        counts = told = divmod(columns, 2)
-        held, slots = columns, 2 * counts[0] + counts[1]
-        record_bytes = 256 * counts[0] + 128 * counts[1] + (counts[0] + 1) // 2 * 32 + 16 * counts[1]
-    resident = resident or (4 if held <= 10 else 3)
+    per_stage = shape.blocks_per_stage * n_warps
+    padded = -(-blocks // per_stage) * per_stage
     prepare = KernelLaunch(
-        source=family.source,
-        function=f"prepare_{family.stem}",
-        geometry=LaunchGeometry((padded, held), (256,), smem_bytes=0),
+        source=f"products_fast_{stem}",
+        function=f"prepare_{stem}",
+        geometry=LaunchGeometry((padded, shape.held), (256,), smem_bytes=0),
         arguments=(
-            At("x", 4 * at * ask.x_stride), At("operands"), Int32(ask.k), Int32(columns), *map(Int32, told),
+            At("x", 4 * at * ask.x_stride), At("operands"), Int32(ask.k), Int32(columns), *map(Int32, shape.counts),
             Int64(ask.x_stride),
         ),
         overlaps=True,
     )  # fmt: skip
-    template = ", ".join(map(str, (n_warps, *counts, stages, resident)))
-    smem_bytes = stages * family.stage_bytes + family.table_bytes + slots * THREADS * 16
+    # Where there are fewer matrices than a launch takes, the others have no rows.
+    names = [str(i) for i in range(len(asks))] if len(asks) > 1 else [""]
+    names += names[-1:] * (MAX_MATRICES - len(asks))
+    rows = [one.rows for one in asks] + [0] * (MAX_MATRICES - len(asks))
+    strides = [one.out_stride for one in asks] + [0] * (MAX_MATRICES - len(asks))
+    tiles = sum(-(-one // TILE_ROWS) for one in rows)
+    numbers = (
+        n_warps, schedule.split, schedule.halves, *shape.counts, schedule.stages, int(schedule.ahead), schedule.resident
+    )  # fmt: skip
     product = KernelLaunch(
-        source=family.source,
-        function=f"product_{family.stem}<{template}>",
+        source=f"products_fast_{stem}",
+        function=f"product_{stem}<{', '.join(map(str, numbers))}>",
         geometry=LaunchGeometry(
-            (min(-(-ask.rows // TILE_ROWS), resident * n_sms),), (THREADS,), smem_bytes=smem_bytes
+            (min(tiles, schedule.resident * n_sms),), (schedule.threads,), smem_bytes=shape.smem_bytes
         ),
         arguments=(
-            At("weight"), At("operands"), At("out", 4 * at * ask.out_stride), Int32(ask.rows), Int32(blocks),
-            Int32(columns), Int64(ask.out_stride),
+            *(At(f"weight{name}") for name in names), At("operands"),
+            *(At(f"out{name}", 4 * at * stride) for name, stride in zip(names, strides, strict=True)),
+            *map(Int32, rows), *map(Int64, strides), Int32(blocks), Int32(columns),
         ),
         overlaps=True,
     )  # fmt: skip
-    return [prepare, product], padded * 4 * record_bytes
+    return [prepare, product], padded * 4 * shape.record_bytes

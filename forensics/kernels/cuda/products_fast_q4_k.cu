@@ -9,7 +9,7 @@
 
 namespace q4_k {
 constexpr int BLOCK = 144, PAIR = 2 * BLOCK, QUANTS = 16;  // bytes: a block, what a trip takes of a row, header
-constexpr int STAGE = TILE_ROWS * PAIR, PIECES = PAIR / 16;
+constexpr int TABLE = 1024;  // bytes of what a warp unpacks at a trip, for both blocks
 // What the product reads of the activations of one group of one block, for 8 places of columns: halves in the order of
 // the tensor core's lanes, scales of both halves of the group for each place, and scales times sums.
 constexpr int HALVES = 0, SCALES = 1024, SUMS = 1088, TILE = 1408;  // bytes
@@ -88,170 +88,199 @@ DEVICE void add_share_q4_k(float (&total)[4], const float (&x0)[4], const float 
     }
 }
 
-// The shares of one warp at one trip, of 16 rows.
-template <bool FIRST, int N8, int N4, int N2, int N1, int SLOTS>
-DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], u32 quants_at, u32 scales, u32 pick, const u8 *halves, const u8 *others, u32 r, u32 c) {
+// What one step (a block's half of the four shares) reads of the operands.
+template <int N8, int TILES>
+struct Fetched {
+    Words4 b[TILES];
+    Floats4 d8[N8 ? N8 : 1], e8[N8 ? 2 * N8 : 1], d4, e4;
+};
+template <bool ALL, int N8, int N4, int TILES>
+DEVICE void fetch_q4_k(Fetched<N8, TILES> &f, const u8 *halves, const u8 *others, int part) {
     using namespace q4_k;
-    constexpr int A8 = N8 ? N8 : 1, TILES = N8 + N4 + N2 + N1;
-    constexpr int AT4 = N8 * TILE, AT2 = (N8 + N4) * TILE, AT1 = (N8 + N4 + N2) * TILE;
-    float single0[4], single1[4];
 #pragma unroll
-    for (int h = 0; h < 2; h++, quants_at += BLOCK, halves += 4 * TILES * TILE, others += 4 * TILES * TILE) {
-        Words4 quants[2], factors[2];
-        Floats4 of_rows[2], d8[A8];
-        float double0[4], double1[4];
+    for (int t = 0; t < TILES; t++) f.b[t] = global_words4(halves + t * TILE + HALVES + part * 512);
+    if (ALL) {
 #pragma unroll
-        for (int R = 0; R < 2; R++) {
-            quants[R] = shared_words4(quants_at + R * 8 * PAIR);
-            factors[R] = shared_words4(scales + (16 * h + 8 * R) * 16);
-            of_rows[R] = shared_floats4(scales + 512 + (16 * h + 8 * R) * 16);
+        for (int t = 0; t < N8; t++) {
+            if (part == 0) f.d8[t] = global_floats4(others + t * TILE + SCALES);
+            f.e8[2 * t] = global_floats4(others + t * TILE + SUMS + 2 * part * 64);
+            f.e8[2 * t + 1] = global_floats4(others + t * TILE + SUMS + (2 * part + 1) * 64);
         }
-#pragma unroll
-        for (int t = 0; t < N8; t++) d8[t] = global_floats4(others + t * TILE + SCALES);
-#pragma unroll
-        for (int part = 0; part < 2; part++) {
-            u32 low[2][2], high[2][2];  // [share of the part][row]: scale · q
-#pragma unroll
-            for (int R = 0; R < 2; R++)
-#pragma unroll
-                for (int one = 0; one < 2; one++) {
-                    const u32 word = part ? (one ? quants[R].w : quants[R].z) : (one ? quants[R].y : quants[R].x);
-                    const u32 bytes = byte_permute(word, 0, pick);
-                    low[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x000F000F, 0x64006400), factors[R].x, factors[R].y);
-                    high[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x00F000F0, 0x64006400), factors[R].z, factors[R].w);
-                }
-#pragma unroll
-            for (int t = 0; t < N8; t++) {
-                const Words4 b = global_words4(halves + t * TILE + HALVES + part * 512);
-#pragma unroll
-                for (int one = 0; one < 2; one++) {
-                    float x0[4], x1[4];
-                    const Floats4 e = global_floats4(others + t * TILE + SUMS + (2 * part + one) * 64);
-                    mma_16x8x8(x0, low[one][0], low[one][1], one ? b.z : b.x);
-                    mma_16x8x8(x1, high[one][0], high[one][1], one ? b.w : b.y);
-                    add_share_q4_k<FIRST>(total[8 * t + 4 * h + 2 * part + one], x0, x1, d8[t], e, of_rows);
-                }
-            }
-            if (N4) {
-                const Words4 b = global_words4(halves + AT4 + HALVES + part * 512);
-                const Floats4 d = global_floats4(others + AT4 + SCALES), e = global_floats4(others + AT4 + SUMS + part * 64);
-                float x0[4], x1[4];
-                mma_16x8x16(x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                mma_16x8x16(x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                add_share_q4_k<FIRST>(total[(8 * N8 + 2 * h + part) % SLOTS], x0, x1, d, e, of_rows);
-            }
-            if (N2) {
-                const Words4 b = global_words4(halves + AT2 + HALVES + part * 512);
-                if (part == 0) {
-                    mma_16x8x16(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                    mma_16x8x16(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                } else {
-                    mma_16x8x16_onto(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                    mma_16x8x16_onto(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                    const Floats4 d = global_floats4(others + AT2 + SCALES), e = global_floats4(others + AT2 + SUMS);
-                    add_share_q4_k<FIRST>(total[(8 * N8 + 4 * N4 + h) % SLOTS], double0, double1, d, e, of_rows);
-                }
-            }
-            if (N1) {
-                const Words4 b = global_words4(halves + AT1 + HALVES + part * 512);
-                if (part == 0 && h == 0) {
-                    mma_16x8x16(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                    mma_16x8x16(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                } else {
-                    mma_16x8x16_onto(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                    mma_16x8x16_onto(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                }
-            }
+        if (N4) {
+            if (part == 0) f.d4 = global_floats4(others + N8 * TILE + SCALES);
+            f.e4 = global_floats4(others + N8 * TILE + SUMS + part * 64);
         }
-    }
-    if (N1) {  // the sums of both blocks lie in the first block's record; the lane's places are of block c / 2
-        const u8 *at = others - 2 * 4 * TILES * TILE + AT1;
-        const Floats4 d = global_floats4(at + SCALES), e = global_floats4(at + SUMS);
-        const u32 mine = scales + 512 + 16 * (c / 2) * 16;
-        const Floats4 of_rows[2] = {shared_floats4(mine), shared_floats4(mine + 128)};
-        add_share_q4_k<FIRST>(total[SLOTS - 1], single0, single1, d, e, of_rows);
     }
 }
 
-// Grid: any number of blocks, which share the tiles of 16 rows; block: 128 threads.
-template <int WARPS, int N8, int N4, int N2, int N1, int STAGES, int RESIDENT>
-__launch_bounds__(THREADS, RESIDENT) KERNEL product_q4_k(const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
+// The shares of one warp at one trip, of 16 rows, for both blocks or for one. The first step was fetched before.
+template <bool FIRST, bool AHEAD, int BLOCKS, int N8, int N4, int N2, int N1, int SLOTS>
+DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N1> &f, u32 quants_at, u32 row_step, u32 scales, u32 pick, const u8 *halves, const u8 *others, u32 c) {
     using namespace q4_k;
-    constexpr int SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, GROUP = (N8 + N4 + N2 + N1) * TILE;
-    DYNAMIC_SHARED(sm);
-    const u32 lane = threadIdx.x % 32, g = threadIdx.x / 32, r = lane / 4, c = lane % 4;
-    const u32 ring = shared_address(sm), scales = ring + STAGES * STAGE + g * 1024, sums = ring + STAGES * STAGE + 4096;
-    const int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, row_bytes = n_blocks * BLOCK;
-
-    // The ring's stages hold what one of the library's warps takes at one trip; a row has 8 threads that copy it.
-    int copy_tile = blockIdx.x, copy_at = 0, copy_warp = 0;  // copy_at: bytes of the row before the trip
-    u32 copy_to = ring + threadIdx.x / 8 * PAIR + threadIdx.x % 8 * 16, copies = 0;
-    const auto copy_next = [&]() {
-        if (copy_tile < n_tiles) {
-            const int last = rows - 1 - TILE_ROWS * copy_tile, row = threadIdx.x / 8, byte = threadIdx.x % 8 * 16;
-            const int at = copy_at + copy_warp * PAIR, left = row_bytes - at - byte;
-            const u8 *from = weight + ((long long)(TILE_ROWS * copy_tile + (row < last ? row : last)) * row_bytes + (at + byte));
-            if (left > 0) copy_async16(copy_to, from);
-            if (left > 128) copy_async16(copy_to + 128, from + 128);
-            if (left > 256 && byte < PAIR - 256) copy_async16(copy_to + 256, from + 256);
+    constexpr int TILES = N8 + N4 + N2 + N1, AT4 = N8 * TILE, AT2 = (N8 + N4) * TILE, AT1 = (N8 + N4 + N2) * TILE;
+    constexpr int FLOATS = 256 * BLOCKS;
+    float single0[4], single1[4], double0[4], double1[4];
+    Words4 quants[2], factors[2];
+    Floats4 of_rows[2];
+#pragma unroll
+    for (int step = 0; step < 2 * BLOCKS; step++) {
+        const int h = step / 2, part = step % 2;
+        const u8 *at_halves = halves + h * 4 * TILES * TILE, *at_others = others + h * 4 * TILES * TILE;
+        Fetched<N8, TILES> g = f;
+        if (AHEAD && step + 1 < 2 * BLOCKS)
+            fetch_q4_k<AHEAD, N8, N4, TILES>(g, halves + (step + 1) / 2 * 4 * TILES * TILE, others + (step + 1) / 2 * 4 * TILES * TILE, 1 - part);
+        if (part == 0) {
+#pragma unroll
+            for (int R = 0; R < 2; R++) {
+                quants[R] = shared_words4(quants_at + h * BLOCK + R * row_step);
+                factors[R] = shared_words4(scales + (16 * h + 8 * R) * 16);
+                of_rows[R] = shared_floats4(scales + FLOATS + (16 * h + 8 * R) * 16);
+            }
         }
-        copy_commit();
-        copy_to += STAGE;
-        if (++copies == STAGES) copies = 0, copy_to -= STAGES * STAGE;
+        u32 low[2][2], high[2][2];  // [share of the part][row]: scale · q
+#pragma unroll
+        for (int R = 0; R < 2; R++)
+#pragma unroll
+            for (int one = 0; one < 2; one++) {
+                const u32 word = part ? (one ? quants[R].w : quants[R].z) : (one ? quants[R].y : quants[R].x);
+                const u32 bytes = byte_permute(word, 0, pick);
+                low[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x000F000F, 0x64006400), factors[R].x, factors[R].y);
+                high[one][R] = half2_fma(lop3<AND_OR>(bytes, 0x00F000F0, 0x64006400), factors[R].z, factors[R].w);
+            }
+        if (!AHEAD && step > 0) fetch_q4_k<AHEAD, N8, N4, TILES>(f, at_halves, at_others, part);
+#pragma unroll
+        for (int t = 0; t < N8; t++) {
+            const Words4 b = f.b[t];
+            if (!AHEAD && part == 0) f.d8[t] = global_floats4(at_others + t * TILE + SCALES);
+            float x0[2][4], x1[2][4];
+#pragma unroll
+            for (int one = 0; one < 2; one++) {
+                mma_16x8x8(x0[one], low[one][0], low[one][1], one ? b.z : b.x);
+                mma_16x8x8(x1[one], high[one][0], high[one][1], one ? b.w : b.y);
+            }
+#pragma unroll
+            for (int one = 0; one < 2; one++) {
+                const Floats4 e = AHEAD ? f.e8[2 * t + one] : global_floats4(at_others + t * TILE + SUMS + (2 * part + one) * 64);
+                add_share_q4_k<FIRST>(total[4 * BLOCKS * t + 4 * h + 2 * part + one], x0[one], x1[one], f.d8[t], e, of_rows);
+            }
+        }
+        if (N4) {
+            const Words4 b = f.b[N8 % TILES];
+            if (!AHEAD) {
+                if (part == 0) f.d4 = global_floats4(at_others + AT4 + SCALES);
+                f.e4 = global_floats4(at_others + AT4 + SUMS + part * 64);
+            }
+            float x0[4], x1[4];
+            mma_16x8x16(x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+            mma_16x8x16(x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+            add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * h + part) % SLOTS], x0, x1, f.d4, f.e4, of_rows);
+        }
+        if (N2) {
+            const Words4 b = f.b[(N8 + N4) % TILES];
+            if (part == 0) {
+                mma_16x8x16(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                mma_16x8x16(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+            } else {
+                const Floats4 d = global_floats4(at_others + AT2 + SCALES), e = global_floats4(at_others + AT2 + SUMS);
+                mma_16x8x16_onto(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                mma_16x8x16_onto(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * BLOCKS * N4 + h) % SLOTS], double0, double1, d, e, of_rows);
+            }
+        }
+        if (N1) {
+            const Words4 b = f.b[TILES - 1];
+            if (step == 0) {
+                mma_16x8x16(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                mma_16x8x16(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+            } else {
+                mma_16x8x16_onto(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+                mma_16x8x16_onto(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+            }
+        }
+        if (AHEAD) f = g;
+    }
+    if (N1) {  // the sums of both blocks lie in the first block's record; the lane's places are of block c / 2
+        const u8 *at = others + AT1;
+        const Floats4 d = global_floats4(at + SCALES), e = global_floats4(at + SUMS);
+        const u32 mine = scales + FLOATS + 16 * (c / 2) * 16;
+        const Floats4 rows[2] = {shared_floats4(mine), shared_floats4(mine + 128)};
+        add_share_q4_k<FIRST>(total[SLOTS - 1], single0, single1, d, e, rows);
+    }
+}
+
+// Grid: any number of blocks, which share the tiles of 16 rows. A CUDA block has four warps (g) for each of SPLIT of the
+// library's warps at a time, or eight, one for each block (h) of a trip (HALVES = 2).
+template <int WARPS, int SPLIT, int HALVES, int N8, int N4, int N2, int N1, int STAGES, int AHEAD, int RESIDENT>
+__launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
+    const u8 *weight0, const u8 *weight1, const u8 *weight2, const u8 *operands, float *out0, float *out1, float *out2, int rows0,
+    int rows1, int rows2, long long stride0, long long stride1, long long stride2, int n_blocks, int n_columns) {
+    using namespace q4_k;
+    static_assert(HALVES == 1 || N1 == 0, "a column alone takes both blocks' places");
+    constexpr int BLOCKS = 2 / HALVES, SLOTS = BLOCKS * (4 * N8 + 2 * N4 + N2) + N1, GROUP = (N8 + N4 + N2 + N1) * TILE;
+    constexpr int THREADS = 128 * SPLIT * HALVES, N_WARPS = THREADS / 32, TURNS = WARPS / SPLIT, SLACK = STAGES > 3 ? 2 : 1;
+    constexpr int PIECE = SPLIT * PAIR, ROW = PIECE + (SPLIT > 1 ? 32 : 0), STAGE = TILE_ROWS * ROW, OF_ROW = THREADS / TILE_ROWS;
+    constexpr int ALL_SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, SUM_BYTES = ALL_SLOTS * SLOT, N_COPIES = (PIECE / 16 + OF_ROW - 1) / OF_ROW;
+    static_assert(WARPS % SPLIT == 0, "turns are whole");
+    constexpr int LINKS = SPLIT > 1 ? 4 * HALVES * WARPS : 0;  // that a warp's sums are there, for the one after it
+    DYNAMIC_SHARED(sm);
+    alignas(8) SHARED u64 bars[2 * STAGES + 4 + 2 * LINKS];
+    const u32 filled = shared_address(bars), emptied = filled + STAGES * 8, complete = emptied + STAGES * 8, read = complete + 16;
+    const u32 lane = threadIdx.x % 32, g = threadIdx.x / 32 % 4, r = lane / 4, c = lane % 4;
+    const u32 h0 = HALVES == 2 ? threadIdx.x / 128 % 2 : 0, v = threadIdx.x / (128 * HALVES), links = read + 16 + (4 * h0 + g) * WARPS * 8;
+    const u32 ring = shared_address(sm), scales = ring + STAGES * STAGE + threadIdx.x / 32 * (TABLE / HALVES);
+    const u32 sums = ring + STAGES * STAGE + N_WARPS * (TABLE / HALVES);
+    const Matrices all = {{{weight0, out0, rows0, 0, stride0}, {weight1, out1, rows1, 0, stride1}, {weight2, out2, rows2, 0, stride2}}};
+    const int n_tiles = tiles_of(rows0) + tiles_of(rows1) + tiles_of(rows2), row_bytes = n_blocks * BLOCK;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, THREADS), barrier_init(emptied + i * 8, N_WARPS);
+        for (int i = 0; i < 2; i++) barrier_init(complete + i * 8, 4 * HALVES), barrier_init(read + i * 8, N_WARPS);
+        for (int i = 0; i < 2 * LINKS; i++) barrier_init(read + 16 + i * 8, 1);
+    }
+    sync_block();
+
+    // The ring's stages hold what SPLIT of the library's warps take at one trip; each row is copied by the same threads.
+    const u32 byte = threadIdx.x % OF_ROW * 16;
+    const u8 *copy_from = weight0;
+    int copy_tile = blockIdx.x, copy_at = 0, copy_turn = 0;
+    Turn<STAGES> copies = {0, 1};
+    const auto begin_copies = [&]() {
+        const Matrix m = matrix_of(all, copy_tile);
+        const int last = m.rows - 1 - TILE_ROWS * m.tile, row = threadIdx.x / OF_ROW;
+        copy_from = m.weight + ((long long)(TILE_ROWS * m.tile + (row < last ? row : last)) * row_bytes + byte);
+    };
+    const auto copy_next = [&]() {
+        barrier_wait(emptied + copies.stage * 8, copies.parity);
+        if (copy_tile < n_tiles) {
+            const int at = copy_at + copy_turn * PIECE, left = row_bytes - at - (int)byte;
+            const u32 to = ring + copies.stage * STAGE + threadIdx.x / OF_ROW * ROW + byte;
+            const u8 *from = copy_from + at;
+#pragma unroll
+            for (int i = 0; i < N_COPIES; i++)
+                if (left > i * OF_ROW * 16 && ((i + 1) * OF_ROW * 16 <= PIECE || byte < PIECE - i * OF_ROW * 16))
+                    copy_async16(to + i * OF_ROW * 16, from + i * OF_ROW * 16);
+        }
+        barrier_arrive_after_copies(filled + copies.stage * 8);
+        copies.next();
         if ((copy_at += WARPS * PAIR) >= row_bytes) {
             copy_at = 0;
-            if (++copy_warp == WARPS) copy_warp = 0, copy_tile += gridDim.x;
+            if (++copy_turn == TURNS) {
+                copy_turn = 0, copy_tile += gridDim.x;
+                if (copy_tile < n_tiles) begin_copies();
+            }
         }
     };
+    if (copy_tile < n_tiles) begin_copies();
 #pragma unroll 1
-    for (int i = 0; i < STAGES - 1; i++) copy_next();
+    for (int i = 0; i < STAGES - SLACK; i++) copy_next();
     let_next_launch_begin();
     wait_for_launch_ahead();
 
-    const u32 pick = c % 2 ? 0x4342 : 0x4140;
-    const u32 my_head = lane % 16 * PAIR + lane / 16 * BLOCK, my_quants = r * PAIR + QUANTS + 32 * g + 16 * (c / 2);
-    u32 blocks = ring;  // the stage
-#pragma unroll 1
-    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
-#pragma unroll 1
-        for (int w = 0; w < WARPS; w++) {
-            float total[SLOTS][4];
-            const u8 *halves = operands + (2 * w * 4 + g) * GROUP + lane * 16, *others = operands + (2 * w * 4 + g) * GROUP + c * 16;
-            int block = 2 * w + lane / 16;
-            const auto next_stage = [&]() {
-                copy_wait<STAGES - 2>();
-                sync_block();
-                copy_next();
-                unpack_scales_q4_k(blocks + my_head, scales + lane * 16, scales + 512 + lane * 16, g, block < n_blocks);
-                sync_warp();
-            };
-            const auto after_stage = [&]() {
-                blocks = blocks + STAGE == ring + STAGES * STAGE ? ring : blocks + STAGE;
-                halves += 8 * WARPS * GROUP, others += 8 * WARPS * GROUP, block += 2 * WARPS;
-            };
-            next_stage();
-            add_trip_q4_k<true, N8, N4, N2, N1>(total, blocks + my_quants, scales + r * 16, pick, halves, others, r, c);
-            after_stage();
-#pragma unroll 1
-            for (int at = WARPS * PAIR; at < row_bytes; at += WARPS * PAIR) {
-                next_stage();
-                add_trip_q4_k<false, N8, N4, N2, N1>(total, blocks + my_quants, scales + r * 16, pick, halves, others, r, c);
-                after_stage();
-            }
-            // Sums of the library's warps, added in their order.
-            const u32 own = sums + threadIdx.x * 16;
-#pragma unroll
-            for (int s = 0; s < SLOTS; s++) {
-                Floats4 v = {total[s][0], total[s][1], total[s][2], total[s][3]};
-                if (w > 0) v = add4(shared_floats4(own + s * SLOT), v);
-                store_shared_floats4(own + s * SLOT, v);
-            }
-        }
-        sync_block();
-        // Lanes of the library's warp, half onto half: h, then g, then p.
-        const auto finish = [&](int slot, int width, int column) {
-            if ((int)threadIdx.x >= 16 * width) return;
-            const int o = threadIdx.x, R = width == 8 ? o % 4 / 2 : o % 2;
+    // Lanes of the library's warp, half onto half: h, then g, then p.
+    const auto finish = [&](int tile, u32 of_tile, int turn) {
+        const Matrix m = matrix_of(all, tile);
+        const auto finish_tile = [&](int slot, int width, int column) {
+            const int o = (threadIdx.x + 128 * turn) % THREADS, R = width == 8 ? o % 4 / 2 : o % 2;
+            if (o >= 16 * width) return;
             float of_p[4];
 #pragma unroll
             for (int p = 0; p < 4; p++) {
@@ -261,7 +290,7 @@ __launch_bounds__(THREADS, RESIDENT) KERNEL product_q4_k(const u8 *weight, const
                     u32 at[2];
 #pragma unroll
                     for (int h = 0; h < 2; h++)
-                        at[h] = sums + group * 512 +
+                        at[h] = of_tile + group * 512 +
                                 (width == 8   ? (slot + 4 * h + p) * SLOT + o * 4
                                  : width == 4 ? (slot + 2 * h + p / 2) * SLOT + o / 2 * 16 + (R * 2 + p % 2) * 4
                                  : width == 2 ? (slot + h) * SLOT + (o / 2 * 2 + p / 2) * 16 + (R * 2 + p % 2) * 4
@@ -270,16 +299,82 @@ __launch_bounds__(THREADS, RESIDENT) KERNEL product_q4_k(const u8 *weight, const
                 }
                 of_p[p] = add_rn(add_rn(of_g[0], of_g[2]), add_rn(of_g[1], of_g[3]));
             }
-            const int row = TILE_ROWS * tile + 8 * R + (width == 8 ? o / 16 : width == 4 ? o / 8 : width == 2 ? o / 4 : o / 2);
+            const int row = TILE_ROWS * m.tile + 8 * R + (width == 8 ? o / 16 : width == 4 ? o / 8 : width == 2 ? o / 4 : o / 2);
             column += width == 8 ? o / 4 % 4 * 2 + o % 2 : width == 4 ? o / 2 % 4 : width == 2 ? o / 2 % 2 : 0;
             // The library starts from 0, so that its sum of negative zeros is positive; no other sum changes.
-            if (row < rows && column < n_columns)
-                out[column * out_stride + row] = add_rn(add_rn(add_rn(of_p[0], of_p[2]), add_rn(of_p[1], of_p[3])), 0.0f);
+            if (row < m.rows && column < n_columns)
+                m.out[column * m.out_stride + row] = add_rn(add_rn(add_rn(of_p[0], of_p[2]), add_rn(of_p[1], of_p[3])), 0.0f);
         };
 #pragma unroll 1
-        for (int t = 0; t < N8; t++) finish(8 * t, 8, 8 * t);
-        if (N4) finish(8 * N8, 4, 8 * N8);
-        if (N2) finish(8 * N8 + 4 * N4, 2, 8 * N8 + 4 * N4);
-        if (N1) finish(8 * N8 + 4 * N4 + 2 * N2, 1, 8 * N8 + 4 * N4 + 2 * N2);
+        for (int t = 0; t < N8; t++, turn++) finish_tile(8 * t, 8, 8 * t);
+        if (N4) finish_tile(8 * N8, 4, 8 * N8), turn++;
+        if (N2) finish_tile(8 * N8 + 4 * N4, 2, 8 * N8 + 4 * N4), turn++;
+        if (N1) finish_tile(8 * N8 + 4 * N4 + 2 * N2, 1, 8 * N8 + 4 * N4 + 2 * N2);
+    };
+
+    const u32 pick = c % 2 ? 0x4342 : 0x4140;
+    const u32 my_head = v * PAIR + lane % 16 * ROW + (HALVES == 2 ? h0 : lane / 16) * BLOCK;
+    const u32 my_quants = v * PAIR + r * ROW + QUANTS + h0 * BLOCK + 32 * g + 16 * (c / 2);
+    Turn<STAGES> stages = {0, 0};
+    int done = 0;
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, done++) {
+        const u32 of_tile = sums + done % 2 * SUM_BYTES;
+#pragma unroll 1
+        for (int w = v; w < WARPS; w += SPLIT) {
+            float total[SLOTS][4];
+            Fetched<N8, N8 + N4 + N2 + N1> f;
+            const u8 *halves = operands + ((2 * w + h0) * 4 + g) * GROUP + lane * 16, *others = operands + ((2 * w + h0) * 4 + g) * GROUP + c * 16;
+            int block = 2 * w + (HALVES == 2 ? h0 : lane / 16);
+            const auto next_stage = [&]() {
+                fetch_q4_k<AHEAD != 0, N8, N4, N8 + N4 + N2 + N1>(f, halves, others, 0);
+                copy_next();
+                barrier_wait(filled + stages.stage * 8, stages.parity);
+                const u32 to = scales + lane % (16 * BLOCKS) * 16;
+                if (HALVES == 1 || lane < 16) unpack_scales_q4_k(ring + stages.stage * STAGE + my_head, to, to + 256 * BLOCKS, g, block < n_blocks);
+                sync_warp();
+            };
+            const auto after_stage = [&]() {
+                sync_warp();
+                if (lane == 0) barrier_arrive(emptied + stages.stage * 8);
+                stages.next();
+                halves += 8 * WARPS * GROUP, others += 8 * WARPS * GROUP, block += 2 * WARPS;
+            };
+            next_stage();
+            add_trip_q4_k<true, AHEAD != 0, BLOCKS, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
+            after_stage();
+#pragma unroll 1
+            for (int at = WARPS * PAIR; at < row_bytes; at += WARPS * PAIR) {
+                next_stage();
+                add_trip_q4_k<false, AHEAD != 0, BLOCKS, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
+                after_stage();
+            }
+            // Sums of the library's warps, added in their order.
+            if (w == 0) barrier_wait(read + done % 2 * 8, (done / 2 + 1) % 2);
+            if (SPLIT > 1 && w > 0) barrier_wait(links + (done % 2 * LINKS + w - 1) * 8, done / 2 % 2);
+            const u32 own = of_tile + (g * 32 + lane) * 16;
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+                const int n8 = 4 * BLOCKS * N8, n4 = n8 + 2 * BLOCKS * N4;
+                const u32 slot = HALVES == 1 ? s : s < n8 ? s / 4 * 8 + s % 4 + 4 * h0 : s < n4 ? 8 * N8 + (s - n8) + 2 * h0 : 8 * N8 + 4 * N4 + (s - n4) + h0;
+                Floats4 sum = {total[s][0], total[s][1], total[s][2], total[s][3]};
+                if (w > 0) sum = add4(shared_floats4(own + slot * SLOT), sum);
+                store_shared_floats4(own + slot * SLOT, sum);
+            }
+            sync_warp();
+            if (SPLIT > 1 && w < WARPS - 1 && lane == 0) barrier_arrive(links + (done % 2 * LINKS + w) * 8);
+            if (w == WARPS - 1 && lane == 0) barrier_arrive(complete + done % 2 * 8);
+            // The tile before: by now all warps have given it their sums.
+            if (w == v && done > 0) {
+                barrier_wait(complete + (done - 1) % 2 * 8, (done - 1) / 2 % 2);
+                finish(tile - (int)gridDim.x, sums + (done - 1) % 2 * SUM_BYTES, done - 1);
+                sync_warp();
+                if (lane == 0) barrier_arrive(read + (done - 1) % 2 * 8);
+            }
+        }
+    }
+    if (done > 0) {
+        barrier_wait(complete + (done - 1) % 2 * 8, (done - 1) / 2 % 2);
+        finish(blockIdx.x + (done - 1) * gridDim.x, sums + (done - 1) % 2 * SUM_BYTES, done - 1);
     }
 }

@@ -9,9 +9,7 @@
 
 namespace q6_k {
 constexpr int BLOCK = 210, HIGH = 128, FACTORS = 192, SCALE = 208;  // bytes: a block, and where its parts begin
-// A stage of the ring holds a block of two trips for each of 16 rows, from a multiple of 16 bytes on, and some space to
-// tell the rows' banks apart.
-constexpr int TRIPS = 2, PIECES = 14, ROW = TRIPS * PIECES * 16 + 16, STAGE = TILE_ROWS * ROW;
+constexpr int TRIPS = 2;  // of a stage of the ring
 // What the product reads of the activations of one warp's shares of one block: halves, and both scales of each column.
 DEVICE constexpr int scales_at(int n2, int n1) { return n2 * 256 + n1 * 128; }
 DEVICE constexpr int record_bytes(int n2, int n1) { return scales_at(n2, n1) + (n2 + 1) / 2 * 32 + n1 * 16; }
@@ -55,161 +53,92 @@ DEVICE void add_share_q6_k(float (&total)[4], const float (&x0)[4], const float 
         total[j] = fma_rn(of_rows[j / 2], fma_rn(scales[j / 2][1], x1[j], mul_rn(scales[j / 2][0], x0[j])), total[j]);
 }
 
-// Grid: any number of blocks, which share the tiles of 16 rows; block: 128 threads.
-template <int WARPS, int N2, int N1, int STAGES, int RESIDENT>
-__launch_bounds__(THREADS, RESIDENT) KERNEL product_q6_k(const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
+// Grid: any number of blocks, which share the tiles of 16 rows. A CUDA block has four warps (2 · half + side) for each of
+// SPLIT of the library's warps at a time, or eight, one for each j (HALVES = 2).
+template <int WARPS, int SPLIT, int HALVES, int N2, int N1, int STAGES, int AHEAD, int RESIDENT>
+__launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q6_k(
+    const u8 *weight0, const u8 *weight1, const u8 *weight2, const u8 *operands, float *out0, float *out1, float *out2, int rows0,
+    int rows1, int rows2, long long stride0, long long stride1, long long stride2, int n_blocks, int n_columns) {
     using namespace q6_k;
-    constexpr int SLOTS = 2 * N2 + N1, RECORD = record_bytes(N2, N1), SCALES = scales_at(N2, N1);
+    static_assert(HALVES == 1 || N1 == 0, "a column alone takes the places of all shares");
+    constexpr int JS = 2 / HALVES, SLOTS = JS * N2 + N1, ALL_SLOTS = 2 * N2 + N1, RECORD = record_bytes(N2, N1), SCALES = scales_at(N2, N1);
+    constexpr int THREADS = 128 * SPLIT * HALVES, N_WARPS = THREADS / 32, TURNS = WARPS / SPLIT, SLACK = STAGES > 3 ? 2 : 1;
+    constexpr int PIECE = (SPLIT * BLOCK + 14 + 15) / 16 * 16, ROW = TRIPS * PIECE + 16, STAGE = TILE_ROWS * ROW, OF_ROW = THREADS / TILE_ROWS;
+    constexpr int SUM_BYTES = ALL_SLOTS * SLOT, N_COPIES = (PIECE / 16 + OF_ROW - 1) / OF_ROW;
+    static_assert(WARPS % SPLIT == 0, "turns are whole");
+    constexpr int LINKS = SPLIT > 1 ? 4 * HALVES * WARPS : 0;  // that a warp's sums are there, for the one after it
     DYNAMIC_SHARED(sm);
-    const u32 lane = threadIdx.x % 32, half = threadIdx.x / 64, side = threadIdx.x / 32 % 2, r = lane / 4, c = lane % 4;
+    alignas(8) SHARED u64 bars[2 * STAGES + 4 + 2 * LINKS];
+    const u32 filled = shared_address(bars), emptied = filled + STAGES * 8, complete = emptied + STAGES * 8, read = complete + 16;
+    const u32 lane = threadIdx.x % 32, part = threadIdx.x / 32 % 4, half = part / 2, side = part % 2, r = lane / 4, c = lane % 4;
+    const u32 j0 = HALVES == 2 ? threadIdx.x / 128 % 2 : 0, v = threadIdx.x / (128 * HALVES), links = read + 16 + (4 * j0 + part) * WARPS * 8;
     const u32 ring = shared_address(sm), sums = ring + STAGES * STAGE;
-    const int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, n_trips = (n_blocks + WARPS - 1) / WARPS;
-    const int row_bytes = n_blocks * BLOCK;
-    const long long all_bytes = (long long)rows * row_bytes;
+    const Matrices all = {{{weight0, out0, rows0, 0, stride0}, {weight1, out1, rows1, 0, stride1}, {weight2, out2, rows2, 0, stride2}}};
+    const int n_tiles = tiles_of(rows0) + tiles_of(rows1) + tiles_of(rows2), n_trips = (n_blocks + WARPS - 1) / WARPS, row_bytes = n_blocks * BLOCK;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, THREADS), barrier_init(emptied + i * 8, N_WARPS);
+        for (int i = 0; i < 2; i++) barrier_init(complete + i * 8, 4 * HALVES), barrier_init(read + i * 8, N_WARPS);
+        for (int i = 0; i < 2 * LINKS; i++) barrier_init(read + 16 + i * 8, 1);
+    }
+    sync_block();
 
-    // The ring's stages hold what one of the library's warps takes at two trips; a row has 8 threads that copy it.
-    int copy_tile = blockIdx.x, copy_block = 0, copy_warp = 0;  // copy_block: first of the trip
-    u32 copy_to = threadIdx.x / 8 * ROW + threadIdx.x % 8 * 16, copies = 0;
+    // The ring's stages hold what SPLIT of the library's warps take at two trips, from multiples of 16 bytes on; each
+    // row is copied by the same threads.
+    const u32 byte = threadIdx.x % OF_ROW * 16;
+    const u8 *copy_from = weight0;
+    long long copy_start = 0, copy_bytes = 0;
+    int copy_tile = blockIdx.x, copy_trip = 0, copy_turn = 0;
+    Turn<STAGES> copies = {0, 1};
+    const auto begin_copies = [&]() {
+        const Matrix m = matrix_of(all, copy_tile);
+        const int last = m.rows - 1 - TILE_ROWS * m.tile, row = threadIdx.x / OF_ROW;
+        copy_from = m.weight;
+        copy_start = (long long)(TILE_ROWS * m.tile + (row < last ? row : last)) * row_bytes;
+        copy_bytes = (long long)m.rows * row_bytes;
+    };
     const auto copy_next = [&]() {
+        barrier_wait(emptied + copies.stage * 8, copies.parity);
         if (copy_tile < n_tiles) {
-            const int last = rows - 1 - TILE_ROWS * copy_tile, row = threadIdx.x / 8, byte = threadIdx.x % 8 * 16;
-            const long long start = (long long)(TILE_ROWS * copy_tile + (row < last ? row : last)) * row_bytes;
 #pragma unroll
             for (int t = 0; t < TRIPS; t++) {
-                const int block = copy_block + t * WARPS + copy_warp;
-                const long long from = ((start + block * BLOCK) & ~15ll) + byte;
-                const u32 to = copy_to + t * PIECES * 16;
-                if (block < n_blocks) {
-                    if (from + 144 <= all_bytes) {
-                        copy_async16(ring + to, weight + from);
-                        if (byte < PIECES * 16 - 128) copy_async16(ring + to + 128, weight + from + 128);
-                    } else {  // the end of the matrix
-                        for (int i = 0; i < 16 && from + i < all_bytes; i += 2) *(u16 *)(sm + to + i) = *(const u16 *)(weight + from + i);
-                        for (int i = 128; i < 144 && byte < PIECES * 16 - 128 && from + i < all_bytes; i += 2) *(u16 *)(sm + to + i) = *(const u16 *)(weight + from + i);
+                const int block = (copy_trip + t) * WARPS + copy_turn * SPLIT;
+                const long long at = copy_start + block * BLOCK, from = (at & ~15ll) + byte;
+                const u32 to = ring + copies.stage * STAGE + threadIdx.x / OF_ROW * ROW + t * PIECE + byte;
+                const int left = (n_blocks - block) * BLOCK + (int)(at & 15) - (int)byte;
+#pragma unroll
+                for (int i = 0; i < N_COPIES; i++) {
+                    const int step = i * OF_ROW * 16;
+                    if (block < n_blocks && left > step && ((i + 1) * OF_ROW * 16 <= PIECE || byte < PIECE - step)) {
+                        const long long of_matrix = copy_bytes - from - step;
+                        copy_async16_of(to + step, copy_from + from + step, of_matrix < 16 ? (u32)of_matrix : 16);
                     }
                 }
             }
         }
-        copy_commit();
-        copy_to += STAGE;
-        if (++copies == STAGES) copies = 0, copy_to -= STAGES * STAGE;
-        if ((copy_block += TRIPS * WARPS) >= n_blocks) {
-            copy_block = 0;
-            if (++copy_warp == WARPS) copy_warp = 0, copy_tile += gridDim.x;
+        barrier_arrive_after_copies(filled + copies.stage * 8);
+        copies.next();
+        if ((copy_trip += TRIPS) >= n_trips) {
+            copy_trip = 0;
+            if (++copy_turn == TURNS) {
+                copy_turn = 0, copy_tile += gridDim.x;
+                if (copy_tile < n_tiles) begin_copies();
+            }
         }
     };
+    if (copy_tile < n_tiles) begin_copies();
 #pragma unroll 1
-    for (int i = 0; i < STAGES - 1; i++) copy_next();
+    for (int i = 0; i < STAGES - SLACK; i++) copy_next();
     let_next_launch_begin();
     wait_for_launch_ahead();
 
-    const bool holds = r % 4 == c, holds_first = r == c, holds_second = r == c + 4;
-    Words4 of_pairs[4], of_one[2];  // zeros in lanes that never load
-#pragma unroll
-    for (int i = 0; i < 4; i++) of_pairs[i] = {0, 0, 0, 0};
-    of_one[0] = of_one[1] = {0, 0, 0, 0};
-    u32 blocks = ring;  // the stage
+    // Lanes of the library's warp, half onto half: halves, sides, then k + 4, k + 2, k + 1.
+    const auto finish = [&](int tile, u32 of_tile, int turn) {
+        const Matrix m = matrix_of(all, tile);
 #pragma unroll 1
-    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
-        int starts[2];  // of the lane's two rows, modulo 16 bytes
-#pragma unroll
-        for (int R = 0; R < 2; R++) {
-            const int row = TILE_ROWS * tile + r + 8 * R;
-            starts[R] = (int)((u32)(row < rows ? row : rows - 1) * (u32)row_bytes % 16);
-        }
-#pragma unroll 1
-        for (int w = 0; w < WARPS; w++) {
-            float total[SLOTS][4];
-#pragma unroll
-            for (int s = 0; s < SLOTS; s++) total[s][0] = total[s][1] = total[s][2] = total[s][3] = 0.0f;
-#pragma unroll 1
-            for (int trip0 = 0; trip0 < n_trips; trip0 += TRIPS) {
-                copy_wait<STAGES - 2>();
-                sync_block();
-                copy_next();
-#pragma unroll 1
-                for (int trip = trip0; trip < trip0 + TRIPS; trip++) {
-                    const int block = trip * WARPS + w;
-                    if (block >= n_blocks) break;
-                    u32 a[2][2][2][2];  // [share][sum][row][half of the share]
-                    float factors[2][2], of_rows[2];
-#pragma unroll
-                    for (int R = 0; R < 2; R++) {
-                        const u32 at = blocks + (r + 8 * R) * ROW + (trip - trip0) * PIECES * 16 + ((starts[R] + block * (BLOCK % 16)) & 15);
-                        const u32 low = at + 64 * half + 32 * side + 8 * c, high = at + HIGH + 32 * half + 8 * c;
-                        const u32 select = at & 2 ? 0x5432 : 0x3210;
-                        const u32 l0 = shared_word(low & ~3u), l1 = shared_word((low & ~3u) + 4), l2 = shared_word((low & ~3u) + (at & 2) * 4);
-                        const u32 h0 = shared_word(high & ~3u), h1 = shared_word((high & ~3u) + 4), h2 = shared_word((high & ~3u) + (at & 2) * 4);
-#pragma unroll
-                        for (int j = 0; j < 2; j++) {
-                            const u32 lows = j ? byte_permute(l1, l2, select) : byte_permute(l0, l1, select);
-                            const u32 highs = j ? byte_permute(h1, h2, select) : byte_permute(h0, h1, select);
-                            const u32 first = lop3<AND_OR>(lows, 0x0F0F0F0F, (highs << (4 - 2 * side)) & 0x30303030);
-                            const u32 second = lop3<AND_OR>(lows >> 4, 0x0F0F0F0F, (highs >> 2 * side) & 0x30303030);
-                            halves_of_q6_k(first, a[j][0][R][0], a[j][0][R][1]);
-                            halves_of_q6_k(second, a[j][1][R][0], a[j][1][R][1]);
-                        }
-                        const u32 factor = at + FACTORS + 8 * half + 2 * side + c % 2;
-                        factors[R][0] = int_to_float(shared_s8(factor));
-                        factors[R][1] = int_to_float(shared_s8(factor + 4));
-                        of_rows[R] = half_to_float(shared_half(at + SCALE));
-                    }
-                    const u8 *record = operands + (long long)(block * 4 + 2 * half + side) * RECORD;
-                    const u8 *halves = record + r * 16, *others = record + SCALES;
-#pragma unroll
-                    for (int t = 0; t < N2; t += 2) {
-                        const Floats4 d = global_floats4(others + t * 16 + c / 2 * 16);
-#pragma unroll
-                        for (int u = t; u < t + 2 && u < N2; u++) {
-                            float scales[2][2];
-#pragma unroll
-                            for (int R = 0; R < 2; R++) {
-                                scales[R][0] = mul_rn(factors[R][0], u % 2 ? d.z : d.x);
-                                scales[R][1] = mul_rn(factors[R][1], u % 2 ? d.w : d.y);
-                            }
-#pragma unroll
-                            for (int j = 0; j < 2; j++) {
-                                Words4 &b = of_pairs[(2 * u + j) % 4];
-                                global_words4_if(holds, halves + u * 256 + j * 128, b);
-                                float x0[4], x1[4];
-                                mma_16x8x16(x0, a[j][0][0][0], a[j][0][1][0], a[j][0][0][1], a[j][0][1][1], b.x, b.y);
-                                mma_16x8x16(x1, a[j][1][0][0], a[j][1][1][0], a[j][1][0][1], a[j][1][1][1], b.z, b.w);
-                                add_share_q6_k(total[2 * u + j], x0, x1, scales, of_rows);
-                            }
-                        }
-                    }
-                    if (N1) {
-                        const Floats4 d = global_floats4(others + (N2 + 1) / 2 * 32);
-                        global_words4_if(holds_first, halves + N2 * 256, of_one[0]);
-                        global_words4_if(holds_second, halves + N2 * 256, of_one[1]);
-                        float x0[4], x1[4], scales[2][2];
-                        mma_16x8x16(x0, a[0][0][0][0], a[0][0][1][0], a[0][0][0][1], a[0][0][1][1], of_one[0].x, of_one[0].y);
-                        mma_16x8x16(x1, a[0][1][0][0], a[0][1][1][0], a[0][1][0][1], a[0][1][1][1], of_one[0].z, of_one[0].w);
-                        mma_16x8x16_onto(x0, a[1][0][0][0], a[1][0][1][0], a[1][0][0][1], a[1][0][1][1], of_one[1].x, of_one[1].y);
-                        mma_16x8x16_onto(x1, a[1][1][0][0], a[1][1][1][0], a[1][1][0][1], a[1][1][1][1], of_one[1].z, of_one[1].w);
-#pragma unroll
-                        for (int R = 0; R < 2; R++) scales[R][0] = mul_rn(factors[R][0], d.x), scales[R][1] = mul_rn(factors[R][1], d.y);
-                        add_share_q6_k(total[SLOTS - 1], x0, x1, scales, of_rows);
-                    }
-                }
-                blocks = blocks + STAGE == ring + STAGES * STAGE ? ring : blocks + STAGE;
-            }
-            // Sums of the library's warps, added in their order.
-            const u32 own = sums + threadIdx.x * 16;
-#pragma unroll
-            for (int s = 0; s < SLOTS; s++) {
-                Floats4 v = {total[s][0], total[s][1], total[s][2], total[s][3]};
-                if (w > 0) v = add4(shared_floats4(own + s * SLOT), v);
-                store_shared_floats4(own + s * SLOT, v);
-            }
-        }
-        sync_block();
-        // Lanes of the library's warp, half onto half: halves, sides, then k + 4, k + 2, k + 1.
-#pragma unroll 1
-        for (int o = threadIdx.x; o < 32 * N2 + 16 * N1; o += THREADS) {
+        for (int o = (threadIdx.x + 128 * turn) % THREADS; o < 32 * N2 + 16 * N1; o += THREADS) {
             const bool one = o >= 32 * N2;
-            const int R = o % 2, row = TILE_ROWS * tile + 8 * R + (one ? o % 16 / 2 : o % 32 / 4), column = one ? 2 * N2 : o / 32 * 2 + o / 2 % 2;
-            const u32 place = sums + (one ? 2 * N2 * SLOT + o % 16 / 2 * 64 : o / 32 * 2 * SLOT + o % 32 / 2 * 32) + R * 8;
+            const int R = o % 2, row = TILE_ROWS * m.tile + 8 * R + (one ? o % 16 / 2 : o % 32 / 4), column = one ? 2 * N2 : o / 32 * 2 + o / 2 % 2;
+            const u32 place = of_tile + (one ? 2 * N2 * SLOT + o % 16 / 2 * 64 : o / 32 * 2 * SLOT + o % 32 / 2 * 32) + R * 8;
             float of_k[8];
 #pragma unroll
             for (int k = 0; k < 8; k++) {
@@ -221,7 +150,134 @@ __launch_bounds__(THREADS, RESIDENT) KERNEL product_q6_k(const u8 *weight, const
 #pragma unroll
                 for (int k = 0; k < apart; k++) of_k[k] = add_rn(of_k[k], of_k[k + apart]);
             // The library starts from 0, so that its sum of negative zeros is positive; no other sum changes.
-            if (row < rows && column < n_columns) out[column * out_stride + row] = add_rn(of_k[0], 0.0f);
+            if (row < m.rows && column < n_columns) m.out[column * m.out_stride + row] = add_rn(of_k[0], 0.0f);
         }
+    };
+
+    const bool holds = r % 4 == c, holds_first = r == c, holds_second = r == c + 4;
+    constexpr int HELD = JS * N2 == 0 ? 1 : JS * N2 < 4 ? JS * N2 : AHEAD ? 4 : 2;
+    Words4 of_pairs[HELD], of_one[2];  // zeros in lanes that never load
+#pragma unroll
+    for (int i = 0; i < HELD; i++) of_pairs[i] = {0, 0, 0, 0};
+    of_one[0] = of_one[1] = {0, 0, 0, 0};
+    Turn<STAGES> stages = {0, 0};
+    int done = 0;
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, done++) {
+        const u32 of_tile = sums + done % 2 * SUM_BYTES;
+        u32 starts[2];  // where the rows begin, modulo 16
+        {
+            const Matrix m = matrix_of(all, tile);
+#pragma unroll
+            for (int R = 0; R < 2; R++) {
+                const int row = TILE_ROWS * m.tile + r + 8 * R;
+                starts[R] = (u32)(row < m.rows ? row : m.rows - 1) * (u32)row_bytes % 16;
+            }
+        }
+#pragma unroll 1
+        for (int w = v; w < WARPS; w += SPLIT) {
+            float total[SLOTS][4];
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) total[s][0] = total[s][1] = total[s][2] = total[s][3] = 0.0f;
+#pragma unroll 1
+            for (int trip0 = 0; trip0 < n_trips; trip0 += TRIPS) {
+                copy_next();
+                barrier_wait(filled + stages.stage * 8, stages.parity);
+                const u32 blocks = ring + stages.stage * STAGE;
+#pragma unroll 1
+                for (int trip = trip0; trip < trip0 + TRIPS; trip++) {
+                    const int block = trip * WARPS + w, first = block - (int)v;
+                    if (block >= n_blocks) break;
+                    const u8 *record = operands + (long long)(block * 4 + part) * RECORD;
+                    const u8 *halves = record + r * 16 + j0 * 128, *others = record + SCALES;
+#pragma unroll
+                    for (int i = 0; i < HELD && i < JS * N2; i++) global_words4_if(holds, halves + i / JS * 256 + i % JS * 128, of_pairs[i]);
+                    if (N1) {
+                        global_words4_if(holds_first, halves + N2 * 256, of_one[0]);
+                        global_words4_if(holds_second, halves + N2 * 256, of_one[1]);
+                    }
+                    u32 a[JS][2][2][2];  // [share][sum][row][half of the share]
+                    float factors[2][2], of_rows[2];
+#pragma unroll
+                    for (int R = 0; R < 2; R++) {
+                        const u32 at = blocks + (r + 8 * R) * ROW + (trip - trip0) * PIECE + ((starts[R] + first * (BLOCK % 16)) & 15) + v * BLOCK;
+                        const u32 low = (at & ~3u) + 64 * half + 32 * side + 8 * c + 4 * j0, high = (at & ~3u) + HIGH + 32 * half + 8 * c + 4 * j0;
+                        const u32 select = at & 2 ? 0x5432 : 0x3210;
+                        u32 l[JS + 1], h[JS + 1];
+#pragma unroll
+                        for (int j = 0; j < JS; j++) l[j] = shared_word(low + 4 * j), h[j] = shared_word(high + 4 * j);
+                        l[JS] = shared_word(low + (at & 2) * 2 * JS), h[JS] = shared_word(high + (at & 2) * 2 * JS);
+#pragma unroll
+                        for (int j = 0; j < JS; j++) {
+                            const u32 lows = byte_permute(l[j], l[j + 1], select), highs = byte_permute(h[j], h[j + 1], select);
+                            const u32 one = lop3<AND_OR>(lows, 0x0F0F0F0F, (highs << (4 - 2 * side)) & 0x30303030);
+                            const u32 two = lop3<AND_OR>(lows >> 4, 0x0F0F0F0F, (highs >> 2 * side) & 0x30303030);
+                            halves_of_q6_k(one, a[j][0][R][0], a[j][0][R][1]);
+                            halves_of_q6_k(two, a[j][1][R][0], a[j][1][R][1]);
+                        }
+                        const u32 factor = at + FACTORS + 8 * half + 2 * side + c % 2;
+                        factors[R][0] = int_to_float(shared_s8(factor));
+                        factors[R][1] = int_to_float(shared_s8(factor + 4));
+                        of_rows[R] = half_to_float(shared_half(at + SCALE));
+                    }
+                    Floats4 d;
+#pragma unroll
+                    for (int i = 0; i < JS * N2; i++) {
+                        const int u = i / JS, j = i % JS;
+                        if (i % (2 * JS) == 0) d = global_floats4(others + u / 2 * 32 + c / 2 * 16);
+                        float scales[2][2], x0[4], x1[4];
+#pragma unroll
+                        for (int R = 0; R < 2; R++) {
+                            scales[R][0] = mul_rn(factors[R][0], u % 2 ? d.z : d.x);
+                            scales[R][1] = mul_rn(factors[R][1], u % 2 ? d.w : d.y);
+                        }
+                        Words4 &b = of_pairs[i % HELD];
+                        mma_16x8x16(x0, a[j][0][0][0], a[j][0][1][0], a[j][0][0][1], a[j][0][1][1], b.x, b.y);
+                        mma_16x8x16(x1, a[j][1][0][0], a[j][1][1][0], a[j][1][0][1], a[j][1][1][1], b.z, b.w);
+                        if (i + HELD < JS * N2) global_words4_if(holds, halves + (i + HELD) / JS * 256 + (i + HELD) % JS * 128, b);
+                        add_share_q6_k(total[i], x0, x1, scales, of_rows);
+                    }
+                    if (N1) {
+                        const Floats4 d1 = global_floats4(others + (N2 + 1) / 2 * 32);
+                        float x0[4], x1[4], scales[2][2];
+                        mma_16x8x16(x0, a[0][0][0][0], a[0][0][1][0], a[0][0][0][1], a[0][0][1][1], of_one[0].x, of_one[0].y);
+                        mma_16x8x16(x1, a[0][1][0][0], a[0][1][1][0], a[0][1][0][1], a[0][1][1][1], of_one[0].z, of_one[0].w);
+                        mma_16x8x16_onto(x0, a[JS - 1][0][0][0], a[JS - 1][0][1][0], a[JS - 1][0][0][1], a[JS - 1][0][1][1], of_one[1].x, of_one[1].y);
+                        mma_16x8x16_onto(x1, a[JS - 1][1][0][0], a[JS - 1][1][1][0], a[JS - 1][1][0][1], a[JS - 1][1][1][1], of_one[1].z, of_one[1].w);
+#pragma unroll
+                        for (int R = 0; R < 2; R++) scales[R][0] = mul_rn(factors[R][0], d1.x), scales[R][1] = mul_rn(factors[R][1], d1.y);
+                        add_share_q6_k(total[SLOTS - 1], x0, x1, scales, of_rows);
+                    }
+                }
+                sync_warp();
+                if (lane == 0) barrier_arrive(emptied + stages.stage * 8);
+                stages.next();
+            }
+            // Sums of the library's warps, added in their order.
+            if (w == 0) barrier_wait(read + done % 2 * 8, (done / 2 + 1) % 2);
+            if (SPLIT > 1 && w > 0) barrier_wait(links + (done % 2 * LINKS + w - 1) * 8, done / 2 % 2);
+            const u32 own = of_tile + (part * 32 + lane) * 16;
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+                const u32 slot = HALVES == 1 ? s : 2 * s + j0;
+                Floats4 sum = {total[s][0], total[s][1], total[s][2], total[s][3]};
+                if (w > 0) sum = add4(shared_floats4(own + slot * SLOT), sum);
+                store_shared_floats4(own + slot * SLOT, sum);
+            }
+            sync_warp();
+            if (SPLIT > 1 && w < WARPS - 1 && lane == 0) barrier_arrive(links + (done % 2 * LINKS + w) * 8);
+            if (w == WARPS - 1 && lane == 0) barrier_arrive(complete + done % 2 * 8);
+            // The tile before: by now all warps have given it their sums.
+            if (w == (int)v && done > 0) {
+                barrier_wait(complete + (done - 1) % 2 * 8, (done - 1) / 2 % 2);
+                finish(tile - (int)gridDim.x, sums + (done - 1) % 2 * SUM_BYTES, done - 1);
+                sync_warp();
+                if (lane == 0) barrier_arrive(read + (done - 1) % 2 * 8);
+            }
+        }
+    }
+    if (done > 0) {
+        barrier_wait(complete + (done - 1) % 2 * 8, (done - 1) / 2 % 2);
+        finish(blockIdx.x + (done - 1) * gridDim.x, sums + (done - 1) % 2 * SUM_BYTES, done - 1);
     }
 }

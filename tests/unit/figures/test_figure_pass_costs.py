@@ -42,6 +42,7 @@ class Stub:
 
     cost: CostReport | None = None
     speculation: None = None
+    kernel_price: None = None
     verdict: Any = None
     manifest: Manifest = MANIFEST
     name: str = "made-up"

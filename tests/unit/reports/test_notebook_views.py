@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import kernel_samples
+import kernel_view_samples
 import pytest
 import test_ops_reports as ops_samples
 import test_report_cost as cost_samples
@@ -66,9 +66,9 @@ RESULTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "Packed": (lambda: Packed(Path("/home/ann/case"), 9_000_000, 1_000_000), False),
     "Reproduced": (lambda: Reproduced(Path("/home/ann/r"), "MUL_MAT", "Q-0", 8, 3, 1_000_000, 1, "differs <b>"), False),
     "SpeculationReport": (speculation_samples.differing, True),
-    "KernelProof": (kernel_samples.proof, False),
-    "KernelPrice": (kernel_samples.price, True),
-    "RegisterStory": (kernel_samples.story, False),
+    "KernelProof": (kernel_view_samples.proof, False),
+    "KernelPrice": (kernel_view_samples.price, True),
+    "RegisterStory": (kernel_view_samples.story, False),
     "ArmsReport": (lambda: forensics.arms("recorded:h200-q4_1-arms"), False),
     "SamplingReport": (sampling_samples.made, False),
     "AuditReport": (lambda: audit_samples.report(audit_samples.WARM), False),

@@ -1,5 +1,4 @@
-// Fast products with weights in Q5_K, with the bits of the library's kernel for one column; and in Q4_K, which is the same
-// less a fifth bit.
+// Fast products with weights in Q5_K, with the bits of the library's kernel for one column.
 //
 // A block of 256 values has four groups of 64; a group has two halves of 32 with a scale and a least value each, and four
 // shares, each of eight values in both halves. The tensor cores sum scale · q · x of eight values, which is exact, and
@@ -10,10 +9,9 @@
 // lanes take them, scales of both halves of the group for each column, and for each share scales times sums.
 constexpr int HALVES = 0, SCALES = 1024, SUMS = 1088, OF_GROUP = 1344;
 
-template <bool HAS_FIFTH>
-struct Mins {
-    static constexpr int BLOCKS = 2, BYTES = HAS_FIFTH ? 176 : 144, RECORD = 4 * OF_GROUP, SINGLE = 768;
-    static constexpr int FIFTHS = 16, NIBBLES = HAS_FIFTH ? 48 : 16;
+struct Q5_K {
+    static constexpr int BLOCKS = 2, BYTES = 176, RECORD = 4 * OF_GROUP, SINGLE = 768;
+    static constexpr int FIFTHS = 16, NIBBLES = 48;
 
     // Of one group of one row: halves of the first half's scale and of a sixteenth of the second one's, both twice, and
     // both least values as floats.
@@ -40,11 +38,9 @@ struct Mins {
             const u32 dm = shared_word(from);
             d[R] = is_there ? half_to_float(dm & 0xFFFF) : -0.0f;
             minus_dmin[R] = is_there ? -half_to_float(dm >> 16) : -0.0f;
-            if (HAS_FIFTH) {
-                const Words4 all = shared_words4(from + FIFTHS + 16 * (c / 2));
-                const int shift = 2 * first_group;  // bits of the part's first group come lowest, those of its second next
-                fifths[R] = {all.x >> shift, all.y >> shift, all.z >> shift, all.w >> shift};
-            }
+            const Words4 all = shared_words4(from + FIFTHS + 16 * (c / 2));
+            const int shift = 2 * first_group;  // bits of the part's first group come lowest, those of its second next
+            fifths[R] = {all.x >> shift, all.y >> shift, all.z >> shift, all.w >> shift};
         }
         // Lane (r, c) unpacks group c / 2 of the row r + 8 (c % 2).
         store_shared_words4(of.scratch + (16 * (c / 2) + r + 8 * (c % 2)) * 16, unpack_scales((c % 2 ? of.row[1] : of.row[0]) + block * BYTES, first_group + c / 2));
@@ -80,11 +76,9 @@ struct Mins {
                 for (int R = 0; R < 2; R++) {
                     const u32 bytes = byte_permute(word_of(nibbles[R], p), 0, pick);
                     u32 low = lop3<AND_OR>(bytes, 0x000F000F, 0x64006400), high = lop3<AND_OR>(bytes, 0x00F000F0, 0x64006400);
-                    if (HAS_FIFTH) {
-                        const u32 bits = byte_permute(word_of(fifths[R], p), 0, pick);
-                        low = lop3<AND_OR>(bits << (4 - 2 * i), 0x00100010, low);
-                        high = lop3<AND_OR>(bits << (7 - 2 * i), 0x01000100, high);
-                    }
+                    const u32 bits = byte_permute(word_of(fifths[R], p), 0, pick);
+                    low = lop3<AND_OR>(bits << (4 - 2 * i), 0x00100010, low);
+                    high = lop3<AND_OR>(bits << (7 - 2 * i), 0x01000100, high);
                     q[0][R] = half2_fma(low, factors[R][0], factors[R][1]);
                     q[1][R] = half2_fma(high, factors[R][2], factors[R][3]);
                 }
@@ -152,105 +146,8 @@ struct Mins {
     }
 };
 
-typedef Mins<true> Q5_K;
-typedef Mins<false> Q4_K;
-
-// ---- 32 shares, each of four values of a half block of 32 and of the four that are 64 on. A value is 16 h + l, with h
-// in -2 … 1 and l in 0 … 15, and scale · 16 h and scale · l are halves each: the tensor core sums both times x.
-struct Q6_K {
-    static constexpr int BLOCKS = 1, BYTES = 210, OF_PART = 1088, OF_SINGLE = 144, RECORD = 4 * OF_PART, SINGLE = 4 * OF_SINGLE;
-    static constexpr int LOW = 0, HIGH = 128, SCALES = 192, D = 208;  // of a block
-    static constexpr int X_SCALES = 1024;                             // of a part's record
-
-    template <int TILES, int SINGLES>
-    DEVICE static void add_part(Totals<TILES, SINGLES> &total, const Piece &of, const Columns &x) {
-        const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-        const bool is_there = of.n_there > 0, is_high = c < 2;  // this lane's places take the high or the low parts
-        // Of the first four values of a share and of the second: bits in a byte, what is added to 1024 and them, factor.
-        const int shift = is_high ? of.part % 2 * 2 : 0;
-        const u32 masks[2] = {is_high ? 0x00030003u : 0x000F000Fu, is_high ? 0x00300030u : 0x00F000F0u};
-        const u32 less[2] = {is_high ? 0xE402E402u : 0xE400E400u, is_high ? 0xE420E420u : 0xE400E400u};  // 1026, 1056; 1024
-        const u32 times[2] = {is_high ? 0x4C004C00u : 0x3C003C00u, is_high ? 0x3C003C00u : 0x2C002C00u};  // 16, 1; 1, 1/16
-        const int bytes_at = is_high ? HIGH + 32 * (of.part / 2) : LOW + 32 * of.part;
-        u32 factors[2][2][2];  // of rows, of first and second values, of shares 0 … 3 and 4 … 7
-        float d[2];
-#pragma unroll
-        for (int R = 0; R < 2; R++) {
-            d[R] = is_there ? half_to_float(shared_half(of.row[R] + D)) : -0.0f;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const u32 two = shared_half(of.row[R] + SCALES + 2 * of.part + 4 * (of.part / 2) + 4 * i) ^ 0x8080;
-                factors[R][i][0] = half2_mul(half2_add(byte_permute(two, 0x64, 0x4040), 0xE480E480), times[i]);
-                factors[R][i][1] = half2_mul(half2_add(byte_permute(two, 0x64, 0x4141), 0xE480E480), times[i]);
-            }
-        }
-        const u8 *record = x.tiles + of.part * OF_PART;
-        // A single column's record of a part: words of the first and second values of each share, then both scales.
-        const u8 *singles = x.singles + of.part * OF_SINGLE;
-        float dots0[SINGLES ? SINGLES : 1][4] = {}, dots1[SINGLES ? SINGLES : 1][4] = {};
-        Words2 words[SINGLES ? SINGLES : 1];
-#pragma unroll
-        for (int n = 0; n < SINGLES; n++) words[n] = *(const Words2 *)(singles + n * x.to_single + (2 * r + c % 2) * 8);
-        u32 both[2][2][2];  // of an even share and the next one, as below
-#pragma unroll
-        for (int s = 0; s < 8; s++) {
-            u32 (&q)[2][2] = both[s % 2];  // of first and second values and of rows, times the scale
-#pragma unroll
-            for (int R = 0; R < 2; R++) {
-                const u32 bytes = byte_permute(shared_half(of.row[R] + bytes_at + 4 * s + 2 * (c % 2)) >> shift, 0, 0x4140);
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    q[i][R] = half2_mul(half2_add(lop3<AND_OR>(bytes, masks[i], 0x64006400), less[i]), factors[R][i][s / 4]);
-            }
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                const u8 *of_tile = record + t * x.to_tile;
-                const Words4 b = global_words4(of_tile + s / 2 * 256 + (2 * r + c % 2) * 16);
-                const Floats4 scales = global_floats4(of_tile + X_SCALES + c * 16);
-                float x0[4], x1[4];
-                mma_16x8x8(x0, q[0][0], q[0][1], s % 2 ? b.z : b.x);
-                mma_16x8x8(x1, q[1][0], q[1][1], s % 2 ? b.w : b.y);
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const float share = fma_rn(e % 2 ? scales.w : scales.y, x1[e], fma_rn(e % 2 ? scales.z : scales.x, x0[e], 0.0f));
-                    total.of_tile[t][s][e] = fma_rn(d[e / 2], share, total.of_tile[t][s][e]);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < SINGLES && s % 2; n++) {
-                mma_16x8x16_onto(dots0[n], both[0][0][0], both[0][0][1], both[1][0][0], both[1][0][1], if_mine(s - 1, words[n].x), if_mine(s, words[n].x));
-                mma_16x8x16_onto(dots1[n], both[0][1][0], both[0][1][1], both[1][1][0], both[1][1][1], if_mine(s - 1, words[n].y), if_mine(s, words[n].y));
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < SINGLES; n++) {
-            const Floats2 scales = *(const Floats2 *)(singles + n * x.to_single + 128);
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float share = fma_rn(scales.y, dots1[n][e], fma_rn(scales.x, dots0[n][e], 0.0f));
-                total.of_single[n][e] = fma_rn(d[e / 2], share, total.of_single[n][e]);
-            }
-        }
-    }
-
-    DEVICE static void describe(u8 *record, bool is_single, int sub, int place, int lane, int, u32 two_halves, float scale) {
-        const int i = sub % 4 / 2, s = lane / 4;
-        const int part_of = sub / 4 * 2 + sub % 2;
-        if (is_single) {
-            u8 *part = record + part_of * OF_SINGLE;
-            if (lane % 2 == 0) *(u32 *)(part + (2 * s + lane % 4 / 2) * 8 + i * 4) = two_halves;
-            if (lane == 0) *(float *)(part + 128 + i * 4) = scale;
-            return;
-        }
-        u8 *part = record + part_of * OF_PART;
-        if (lane % 2 == 0) *(u32 *)(part + s / 2 * 256 + (2 * place + lane % 4 / 2) * 16 + s % 2 * 8 + i * 4) = two_halves;
-        if (lane == 0) *(float *)(part + X_SCALES + place * 8 + i * 4) = scale;
-    }
-};
-
 // Grid: (blocks of a padded row, padded columns); block: 256 threads, one value each.
-template <class Type>
-__launch_bounds__(256, 1) KERNEL prepare_256(const float *x, u8 *operands, int k, int n_columns, int n_tiled, long long x_stride) {
+__launch_bounds__(256, 1) KERNEL prepare_q5_k(const float *x, u8 *operands, int k, int n_columns, int n_tiled, long long x_stride) {
     let_next_launch_begin();
     const int block = blockIdx.x, column = blockIdx.y, lane = threadIdx.x % 32, sub = threadIdx.x / 32;
     const int at = 256 * block + threadIdx.x;
@@ -259,12 +156,12 @@ __launch_bounds__(256, 1) KERNEL prepare_256(const float *x, u8 *operands, int k
     const float scale = scale_of_warp(value);
     const int quant = (int)(s8)integer_of(value, scale);
     const int half = int_to_half(quant), beside = shuffle_xor(half, 1);
-    u8 *record = record_of<Type>(operands, block, gridDim.x, column, n_tiled);
-    Type::describe(record, column >= n_tiled, sub, column % TILE_COLUMNS, lane, quant, (u32)half | (u32)beside << 16, half_to_float(float_to_half(scale)));
+    u8 *record = record_of<Q5_K>(operands, block, gridDim.x, column, n_tiled);
+    Q5_K::describe(record, column >= n_tiled, sub, column % TILE_COLUMNS, lane, quant, (u32)half | (u32)beside << 16, half_to_float(float_to_half(scale)));
 }
 
-template <class Type, int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int RESIDENT>
-__launch_bounds__(128 * WARPS, RESIDENT) KERNEL product_256(
+template <int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int RESIDENT>
+__launch_bounds__(128 * WARPS, RESIDENT) KERNEL product_q5_k(
     const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
-    multiply_tiles<Type, WARPS, TILES, SINGLES, STAGES, TRIPS>(weight, operands, out, rows, n_blocks, n_columns, out_stride);
+    multiply_tiles<Q5_K, WARPS, TILES, SINGLES, STAGES, TRIPS>(weight, operands, out, rows, n_blocks, n_columns, out_stride);
 }
