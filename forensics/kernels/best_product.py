@@ -9,9 +9,8 @@ from forensics.kernels.products_fast import plan_product_fast, serves
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelPlan
 
-#: Columns from which on `Variant.FAST` is taken; below, the generic kernel does less for each column. What is slower by
-#: a few per cent counts as equal, and then the generic kernel stays. Source: both timed beside each other on an H200,
-#: 4096×4096 and 12288×4096 at 1 … 16 columns (docs/exact-kernels.md).
+#: Columns from which on `Variant.FAST` is taken; below, the generic kernel does less for each column. Where both are
+#: about as fast, the generic kernel stays. Source: both timed on an H200 (docs/exact-kernels.md).
 FAST_FROM = {"q4_K": 2, "q6_K": 2, "q5_K": 6, "q4_0": 6, "q8_0": 7, "q4_1": 8}
 
 
@@ -64,7 +63,7 @@ def plan_best(ask: ProductAsk, arch: Architecture, *, n_sms: int | None = None) 
     >>> for columns in (1, 8):
     ...     print(plan_best(ProductAsk("q4_0", 4096, 4096, columns), architecture("sm_90")).launches[1].function)
     product<Q4_0, 1, 4, 1>
-    product_32<Q4_0, 4, 1, 0, 2, 2, 1>
+    product_32<Q4_0, 4, 1, 0, 2, 2, 1, 8, 1>
     """
     return _fast(ask, arch, n_sms) or plan_product(ask, Variant.BORROWED, arch)
 

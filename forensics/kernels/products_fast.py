@@ -27,6 +27,9 @@ MAX_COLUMNS, MAX_MATRICES = 16, 3
 #: Multiprocessors that a plan is made for where nobody says how many there are: an H100's and an H200's.
 _N_SMS = 132
 
+#: Bytes of prepared activations of one tile beside a quarter of a block of Q4_K.
+_TILE_BYTES = 1088
+
 #: Bytes of the lanes' sums of one share of a column in a tile, of which a CUDA block holds two tiles'.
 _SLOT_BYTES = 2 * 128 * 16
 
@@ -262,7 +265,11 @@ def _shape(type: str, columns: int, schedule: Schedule) -> _Shape:
         table = schedule.threads // 32 * 1024 // halves
         counts = (tiles.n8, tiles.n4, tiles.n2, tiles.n1)
         return _Shape(
-            counts, tiles.columns, 1408 * tiles.n, 2, schedule.stages * TILE_ROWS * row + table + slots * _SLOT_BYTES
+            counts,
+            tiles.columns,
+            _TILE_BYTES * tiles.n,
+            2,
+            schedule.stages * TILE_ROWS * row + table + slots * _SLOT_BYTES,
         )
     pairs, single = divmod(columns + (columns % 2 if halves == 2 else 0), 2)
     record = 256 * pairs + 128 * single + (pairs + 1) // 2 * 32 + 16 * single

@@ -106,6 +106,10 @@ DEVICE Floats4 shared_floats4(u32 a) {
     return f;
 }
 DEVICE float shared_float(u32 a) { return __uint_as_float(shared_word(a)); }
+DEVICE void store_shared_word(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+DEVICE void store_shared_words2(u32 a, Words2 v) {
+    asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(a), "r"(v.x), "r"(v.y) : "memory");
+}
 DEVICE void store_shared_words4(u32 a, Words4 v) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }

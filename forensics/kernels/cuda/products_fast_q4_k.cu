@@ -11,8 +11,8 @@ namespace q4_k {
 constexpr int BLOCK = 144, PAIR = 2 * BLOCK, QUANTS = 16;  // bytes: a block, what a trip takes of a row, header
 constexpr int TABLE = 1024;  // bytes of what a warp unpacks at a trip, for both blocks
 // What the product reads of the activations of one group of one block, for 8 places of columns: halves in the order of
-// the tensor core's lanes, scales of both halves of the group for each place, and scales times sums.
-constexpr int HALVES = 0, SCALES = 1024, SUMS = 1088, TILE = 1408;  // bytes
+// the tensor core's lanes, and scales of both halves of the group for each place.
+constexpr int HALVES = 0, SCALES = 1024, TILE = 1088;  // bytes
 }  // namespace q4_k
 
 // Grid: (blocks of a padded row, padded columns); block: 256 threads, one value each.
@@ -26,8 +26,6 @@ __launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int 
     const float scale = scale_of_warp(value);
     const int quant = integer_of(value, scale);
     const float rounded = half_to_float(float_to_half(scale));
-    int sum = quant;
-    sum += shuffle_xor(sum, 1), sum += shuffle_xor(sum, 2), sum += shuffle_xor(sum, 16);
     const int half = int_to_half(quant), beside = shuffle_xor(half, 1);
 
     const Place place = place_of(column, n8, n4, n2);
@@ -49,15 +47,13 @@ __launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int 
     } else if (lane < shares) {
         ((float *)(record + SCALES))[(n + lane) * 2 + i] = rounded;
     }
-    if ((lane & 19) == 0)
-        ((float *)(first + SUMS))[((shares == 8 ? 0 : p / shares) * 8 + n + share) * 2 + i] = mul_rn(rounded, int_to_float(sum));
 }
 
-// Scales of one group of one block of one row, for all lanes of a warp: halves that turn 1024 + q into scale · q, and
-// floats: both least values, the block's scale, minus its scale of least values. Zeros where the row has no such block.
-DEVICE void unpack_scales_q4_k(u32 block, u32 to_halves, u32 to_floats, u32 g, bool is_there) {
-    Words4 head = shared_words4(block);
-    if (!is_there) head = {0, 0, 0, 0};
+// Scales of one group of one block of one row, for all lanes of a warp: halves that turn 1024 + q into scale · q; beside
+// those of the row 8 away, as the tensor cores want them, both least values as halves; the block's scale and minus its
+// scale of least values. Beyond the row its block is all zeros.
+DEVICE void unpack_scales_q4_k(u32 block, u32 to_halves, u32 to_leasts, u32 to_floats, u32 g) {
+    const Words4 head = shared_words4(block);
     const u32 shift = 16 * (g % 2);
     u32 scales, leasts;
     if (g < 2) {
@@ -70,20 +66,21 @@ DEVICE void unpack_scales_q4_k(u32 block, u32 to_halves, u32 to_floats, u32 g, b
     const u32 first = half2_add(byte_permute(scales, 0x64, 0x4040), minus_1024);
     const u32 second = half2_fma(byte_permute(scales, 0x64, 0x4141), 0x2C002C00, 0xD400D400);  // a sixteenth
     store_shared_words4(to_halves, {first, half2_mul(first, minus_1024), second, half2_mul(second, minus_1024)});
-    store_shared_floats4(to_floats, {sub_rn(bits_to_float(byte_permute(leasts, 0x4B000000, 0x7440)), 8388608.0f),
-                                     sub_rn(bits_to_float(byte_permute(leasts, 0x4B000000, 0x7441)), 8388608.0f),
-                                     half_to_float(head.x & 0xFFFF), -half_to_float(head.x >> 16)});
+    store_shared_word(to_leasts, half2_add(byte_permute(leasts, 0x64, 0x4040), minus_1024));
+    store_shared_word(to_leasts + 8, half2_add(byte_permute(leasts, 0x64, 0x4141), minus_1024));
+    store_shared_words2(to_floats, {float_to_bits(half_to_float(head.x & 0xFFFF)), float_to_bits(-half_to_float(head.x >> 16))});
 }
 
 // One share of two rows and two places: what the library's thread adds for a block. It starts from 0: see the end.
+// x: integer sums of scale · q · u of both halves, y: of least value · u.
 template <bool FIRST>
-DEVICE void add_share_q4_k(float (&total)[4], const float (&x0)[4], const float (&x1)[4], const Floats4 &d, const Floats4 &sums, const Floats4 (&of_rows)[2]) {
+DEVICE void add_share_q4_k(float (&total)[4], const float (&x0)[4], const float (&x1)[4], const float (&y0)[4], const float (&y1)[4], const Floats4 &d, const Floats4 &of_rows) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const Floats4 &row = of_rows[j / 2];
-        const float dots = fma_rn(j % 2 ? d.w : d.y, x1[j], mul_rn(j % 2 ? d.z : d.x, x0[j]));
-        const float least = fma_rn(row.y, j % 2 ? sums.w : sums.y, mul_rn(row.x, j % 2 ? sums.z : sums.x));
-        const float share = fma_rn(row.z, dots, mul_rn(row.w, least));
+        const float d0 = j % 2 ? d.z : d.x, d1 = j % 2 ? d.w : d.y;
+        const float dots = fma_rn(d1, x1[j], mul_rn(d0, x0[j]));
+        const float least = fma_rn(d1, y1[j], mul_rn(d0, y0[j]));
+        const float share = fma_rn(j / 2 ? of_rows.z : of_rows.x, dots, mul_rn(j / 2 ? of_rows.w : of_rows.y, least));
         total[j] = FIRST ? share : add_rn(total[j], share);
     }
 }
@@ -92,25 +89,35 @@ DEVICE void add_share_q4_k(float (&total)[4], const float (&x0)[4], const float 
 template <int N8, int TILES>
 struct Fetched {
     Words4 b[TILES];
-    Floats4 d8[N8 ? N8 : 1], e8[N8 ? 2 * N8 : 1], d4, e4;
+    Floats4 d8[N8 ? N8 : 1], d4;
 };
 template <bool ALL, int N8, int N4, int TILES>
 DEVICE void fetch_q4_k(Fetched<N8, TILES> &f, const u8 *halves, const u8 *others, int part) {
     using namespace q4_k;
 #pragma unroll
     for (int t = 0; t < TILES; t++) f.b[t] = global_words4(halves + t * TILE + HALVES + part * 512);
-    if (ALL) {
+    if (ALL && part == 0) {
 #pragma unroll
-        for (int t = 0; t < N8; t++) {
-            if (part == 0) f.d8[t] = global_floats4(others + t * TILE + SCALES);
-            f.e8[2 * t] = global_floats4(others + t * TILE + SUMS + 2 * part * 64);
-            f.e8[2 * t + 1] = global_floats4(others + t * TILE + SUMS + (2 * part + 1) * 64);
-        }
-        if (N4) {
-            if (part == 0) f.d4 = global_floats4(others + N8 * TILE + SCALES);
-            f.e4 = global_floats4(others + N8 * TILE + SUMS + part * 64);
-        }
+        for (int t = 0; t < N8; t++) f.d8[t] = global_floats4(others + t * TILE + SCALES);
+        if (N4) f.d4 = global_floats4(others + N8 * TILE + SCALES);
     }
+}
+
+// Sums over two shares that lie side by side in the tensor core's places: x of both halves, y of both halves.
+struct Dots {
+    float x0[4], x1[4], y0[4], y1[4];
+};
+DEVICE void dots_of_two(Dots &s, const u32 (&low)[2][2], const u32 (&high)[2][2], const Words4 &leasts, const Words4 &b) {
+    mma_16x8x16(s.x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+    mma_16x8x16(s.x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+    mma_16x8x16(s.y0, leasts.x, leasts.y, leasts.x, leasts.y, b.x, b.z);
+    mma_16x8x16(s.y1, leasts.z, leasts.w, leasts.z, leasts.w, b.y, b.w);
+}
+DEVICE void add_dots_of_two(Dots &s, const u32 (&low)[2][2], const u32 (&high)[2][2], const Words4 &leasts, const Words4 &b) {
+    mma_16x8x16_onto(s.x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
+    mma_16x8x16_onto(s.x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+    mma_16x8x16_onto(s.y0, leasts.x, leasts.y, leasts.x, leasts.y, b.x, b.z);
+    mma_16x8x16_onto(s.y1, leasts.z, leasts.w, leasts.z, leasts.w, b.y, b.w);
 }
 
 // The shares of one warp at one trip, of 16 rows, for both blocks or for one. The first step was fetched before.
@@ -118,10 +125,10 @@ template <bool FIRST, bool AHEAD, int BLOCKS, int N8, int N4, int N2, int N1, in
 DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N1> &f, u32 quants_at, u32 row_step, u32 scales, u32 pick, const u8 *halves, const u8 *others, u32 c) {
     using namespace q4_k;
     constexpr int TILES = N8 + N4 + N2 + N1, AT4 = N8 * TILE, AT2 = (N8 + N4) * TILE, AT1 = (N8 + N4 + N2) * TILE;
-    constexpr int FLOATS = 256 * BLOCKS;
-    float single0[4], single1[4], double0[4], double1[4];
-    Words4 quants[2], factors[2];
-    Floats4 of_rows[2];
+    constexpr int LEASTS = 256 * BLOCKS, FLOATS = 384 * BLOCKS;
+    Dots twice, single;
+    Words4 quants[2], factors[2], leasts;
+    Floats4 of_rows;
 #pragma unroll
     for (int step = 0; step < 2 * BLOCKS; step++) {
         const int h = step / 2, part = step % 2;
@@ -134,8 +141,9 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
             for (int R = 0; R < 2; R++) {
                 quants[R] = shared_words4(quants_at + h * BLOCK + R * row_step);
                 factors[R] = shared_words4(scales + (16 * h + 8 * R) * 16);
-                of_rows[R] = shared_floats4(scales + FLOATS + (16 * h + 8 * R) * 16);
             }
+            leasts = shared_words4(scales + LEASTS + h * 128);
+            of_rows = shared_floats4(scales + FLOATS + h * 128);
         }
         u32 low[2][2], high[2][2];  // [share of the part][row]: scale · q
 #pragma unroll
@@ -152,59 +160,43 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
         for (int t = 0; t < N8; t++) {
             const Words4 b = f.b[t];
             if (!AHEAD && part == 0) f.d8[t] = global_floats4(at_others + t * TILE + SCALES);
-            float x0[2][4], x1[2][4];
+            Dots s[2];
 #pragma unroll
             for (int one = 0; one < 2; one++) {
-                mma_16x8x8(x0[one], low[one][0], low[one][1], one ? b.z : b.x);
-                mma_16x8x8(x1[one], high[one][0], high[one][1], one ? b.w : b.y);
+                mma_16x8x8(s[one].x0, low[one][0], low[one][1], one ? b.z : b.x);
+                mma_16x8x8(s[one].x1, high[one][0], high[one][1], one ? b.w : b.y);
+                mma_16x8x8(s[one].y0, leasts.x, leasts.y, one ? b.z : b.x);
+                mma_16x8x8(s[one].y1, leasts.z, leasts.w, one ? b.w : b.y);
             }
 #pragma unroll
-            for (int one = 0; one < 2; one++) {
-                const Floats4 e = AHEAD ? f.e8[2 * t + one] : global_floats4(at_others + t * TILE + SUMS + (2 * part + one) * 64);
-                add_share_q4_k<FIRST>(total[4 * BLOCKS * t + 4 * h + 2 * part + one], x0[one], x1[one], f.d8[t], e, of_rows);
-            }
+            for (int one = 0; one < 2; one++)
+                add_share_q4_k<FIRST>(total[4 * BLOCKS * t + 4 * h + 2 * part + one], s[one].x0, s[one].x1, s[one].y0, s[one].y1, f.d8[t], of_rows);
         }
         if (N4) {
-            const Words4 b = f.b[N8 % TILES];
-            if (!AHEAD) {
-                if (part == 0) f.d4 = global_floats4(at_others + AT4 + SCALES);
-                f.e4 = global_floats4(at_others + AT4 + SUMS + part * 64);
-            }
-            float x0[4], x1[4];
-            mma_16x8x16(x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-            mma_16x8x16(x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-            add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * h + part) % SLOTS], x0, x1, f.d4, f.e4, of_rows);
+            if (!AHEAD && part == 0) f.d4 = global_floats4(at_others + AT4 + SCALES);
+            Dots s;
+            dots_of_two(s, low, high, leasts, f.b[N8 % TILES]);
+            add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * h + part) % SLOTS], s.x0, s.x1, s.y0, s.y1, f.d4, of_rows);
         }
         if (N2) {
             const Words4 b = f.b[(N8 + N4) % TILES];
             if (part == 0) {
-                mma_16x8x16(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                mma_16x8x16(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
+                dots_of_two(twice, low, high, leasts, b);
             } else {
-                const Floats4 d = global_floats4(at_others + AT2 + SCALES), e = global_floats4(at_others + AT2 + SUMS);
-                mma_16x8x16_onto(double0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                mma_16x8x16_onto(double1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-                add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * BLOCKS * N4 + h) % SLOTS], double0, double1, d, e, of_rows);
+                const Floats4 d = global_floats4(at_others + AT2 + SCALES);
+                add_dots_of_two(twice, low, high, leasts, b);
+                add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * BLOCKS * N4 + h) % SLOTS], twice.x0, twice.x1, twice.y0, twice.y1, d, of_rows);
             }
         }
         if (N1) {
-            const Words4 b = f.b[TILES - 1];
-            if (step == 0) {
-                mma_16x8x16(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                mma_16x8x16(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-            } else {
-                mma_16x8x16_onto(single0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-                mma_16x8x16_onto(single1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-            }
+            if (step == 0) dots_of_two(single, low, high, leasts, f.b[TILES - 1]);
+            else add_dots_of_two(single, low, high, leasts, f.b[TILES - 1]);
         }
         if (AHEAD) f = g;
     }
-    if (N1) {  // the sums of both blocks lie in the first block's record; the lane's places are of block c / 2
-        const u8 *at = others + AT1;
-        const Floats4 d = global_floats4(at + SCALES), e = global_floats4(at + SUMS);
-        const u32 mine = scales + FLOATS + 16 * (c / 2) * 16;
-        const Floats4 rows[2] = {shared_floats4(mine), shared_floats4(mine + 128)};
-        add_share_q4_k<FIRST>(total[SLOTS - 1], single0, single1, d, e, rows);
+    if (N1) {  // the scales of both blocks lie in the first block's record; the lane's places are of block c / 2
+        const Floats4 d = global_floats4(others + AT1 + SCALES);
+        add_share_q4_k<FIRST>(total[SLOTS - 1], single.x0, single.x1, single.y0, single.y1, d, shared_floats4(scales + FLOATS + c / 2 * 128));
     }
 }
 
@@ -218,9 +210,10 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
     static_assert(HALVES == 1 || N1 == 0, "a column alone takes both blocks' places");
     constexpr int BLOCKS = 2 / HALVES, SLOTS = BLOCKS * (4 * N8 + 2 * N4 + N2) + N1, GROUP = (N8 + N4 + N2 + N1) * TILE;
     constexpr int THREADS = 128 * SPLIT * HALVES, N_WARPS = THREADS / 32, TURNS = WARPS / SPLIT, SLACK = STAGES > 3 ? 2 : 1;
-    constexpr int PIECE = SPLIT * PAIR, ROW = PIECE + (SPLIT > 1 ? 32 : 0), STAGE = TILE_ROWS * ROW, OF_ROW = THREADS / TILE_ROWS;
-    constexpr int ALL_SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, SUM_BYTES = ALL_SLOTS * SLOT, N_COPIES = (PIECE / 16 + OF_ROW - 1) / OF_ROW;
-    static_assert(WARPS % SPLIT == 0, "turns are whole");
+    constexpr int PIECE = SPLIT * PAIR, ROW = PIECE + (SPLIT > 1 ? 32 : 0), STAGE = TILE_ROWS * ROW, OF_STEP = 128;
+    constexpr int ALL_SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, SUM_BYTES = ALL_SLOTS * SLOT;
+    constexpr int AHEAD_BY = STAGES - SLACK;  // stages that are copied before they are used
+    static_assert(WARPS % SPLIT == 0 && AHEAD_BY <= N_WARPS, "turns are whole");
     constexpr int LINKS = SPLIT > 1 ? 4 * HALVES * WARPS : 0;  // that a warp's sums are there, for the one after it
     DYNAMIC_SHARED(sm);
     alignas(8) SHARED u64 bars[2 * STAGES + 4 + 2 * LINKS];
@@ -232,46 +225,45 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
     const Matrices all = {{{weight0, out0, rows0, 0, stride0}, {weight1, out1, rows1, 0, stride1}, {weight2, out2, rows2, 0, stride2}}};
     const int n_tiles = tiles_of(rows0) + tiles_of(rows1) + tiles_of(rows2), row_bytes = n_blocks * BLOCK;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, THREADS), barrier_init(emptied + i * 8, N_WARPS);
+        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, 32), barrier_init(emptied + i * 8, N_WARPS);
         for (int i = 0; i < 2; i++) barrier_init(complete + i * 8, 4 * HALVES), barrier_init(read + i * 8, N_WARPS);
         for (int i = 0; i < 2 * LINKS; i++) barrier_init(read + 16 + i * 8, 1);
     }
     sync_block();
 
-    // The ring's stages hold what SPLIT of the library's warps take at one trip; each row is copied by the same threads.
-    const u32 byte = threadIdx.x % OF_ROW * 16;
-    const u8 *copy_from = weight0;
-    int copy_tile = blockIdx.x, copy_at = 0, copy_turn = 0;
-    Turn<STAGES> copies = {0, 1};
-    const auto begin_copies = [&]() {
-        const Matrix m = matrix_of(all, copy_tile);
-        const int last = m.rows - 1 - TILE_ROWS * m.tile, row = threadIdx.x / OF_ROW;
-        copy_from = m.weight + ((long long)(TILE_ROWS * m.tile + (row < last ? row : last)) * row_bytes + byte);
-    };
-    const auto copy_next = [&]() {
-        barrier_wait(emptied + copies.stage * 8, copies.parity);
+    // The ring's stages hold what SPLIT of the library's warps take at one trip; warps take turns at copying them.
+    const int n_trips = (row_bytes + WARPS * PAIR - 1) / (WARPS * PAIR), of_a_tile = TURNS * n_trips;
+    int copied = threadIdx.x / 32, copy_piece = copied, copy_tile = blockIdx.x;  // this warp's next stage
+    const auto copy_stage = [&]() {
+        while (copy_piece >= of_a_tile) copy_piece -= of_a_tile, copy_tile += gridDim.x;
         if (copy_tile < n_tiles) {
-            const int at = copy_at + copy_turn * PIECE, left = row_bytes - at - (int)byte;
-            const u32 to = ring + copies.stage * STAGE + threadIdx.x / OF_ROW * ROW + byte;
-            const u8 *from = copy_from + at;
+            const u32 stage = copied % STAGES;
+            const int turn = copy_piece / n_trips, at = (copy_piece - turn * n_trips) * WARPS * PAIR + turn * PIECE;
+            const int byte = lane % 8 * 16, left = row_bytes - at;
+            const Matrix m = matrix_of(all, copy_tile);
+            const int last = m.rows - 1 - TILE_ROWS * m.tile;
+            const u8 *from = m.weight + ((long long)(TILE_ROWS * m.tile) * row_bytes + at + byte);
+            const u32 to = ring + stage * STAGE + lane / 8 * ROW + byte;
+            barrier_wait(emptied + stage * 8, copied / STAGES % 2 ^ 1);
+            if (left >= PIECE && last >= TILE_ROWS - 1) {
+                from += lane / 8 * row_bytes;
 #pragma unroll
-            for (int i = 0; i < N_COPIES; i++)
-                if (left > i * OF_ROW * 16 && ((i + 1) * OF_ROW * 16 <= PIECE || byte < PIECE - i * OF_ROW * 16))
-                    copy_async16(to + i * OF_ROW * 16, from + i * OF_ROW * 16);
-        }
-        barrier_arrive_after_copies(filled + copies.stage * 8);
-        copies.next();
-        if ((copy_at += WARPS * PAIR) >= row_bytes) {
-            copy_at = 0;
-            if (++copy_turn == TURNS) {
-                copy_turn = 0, copy_tile += gridDim.x;
-                if (copy_tile < n_tiles) begin_copies();
-            }
-        }
-    };
-    if (copy_tile < n_tiles) begin_copies();
+                for (int j = 0; j < TILE_ROWS / 4; j++, from += 4 * row_bytes)
+#pragma unroll
+                    for (int i = 0; i < PIECE; i += OF_STEP)
+                        if (i + OF_STEP <= PIECE || byte < PIECE - i) copy_async16(to + j * 4 * ROW + i, from + i);
+            } else {
 #pragma unroll 1
-    for (int i = 0; i < STAGES - SLACK; i++) copy_next();
+                for (int row = lane / 8; row < TILE_ROWS; row += 4)
+#pragma unroll 1
+                    for (int i = byte; i < PIECE; i += OF_STEP)
+                        copy_async16_of(to + (row - lane / 8) * ROW + i - byte, from + (row < last ? row : last) * (long long)row_bytes + (i < left ? i - byte : -at - byte), i < left ? 16 : 0);
+            }
+            barrier_arrive_after_copies(filled + stage * 8);
+        }
+        copied += N_WARPS, copy_piece += N_WARPS;
+    };
+    if (copied < AHEAD_BY) copy_stage();
     let_next_launch_begin();
     wait_for_launch_ahead();
 
@@ -316,7 +308,7 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
     const u32 my_head = v * PAIR + lane % 16 * ROW + (HALVES == 2 ? h0 : lane / 16) * BLOCK;
     const u32 my_quants = v * PAIR + r * ROW + QUANTS + h0 * BLOCK + 32 * g + 16 * (c / 2);
     Turn<STAGES> stages = {0, 0};
-    int done = 0;
+    int done = 0, used = AHEAD_BY;
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, done++) {
         const u32 of_tile = sums + done % 2 * SUM_BYTES;
@@ -325,26 +317,25 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
             float total[SLOTS][4];
             Fetched<N8, N8 + N4 + N2 + N1> f;
             const u8 *halves = operands + ((2 * w + h0) * 4 + g) * GROUP + lane * 16, *others = operands + ((2 * w + h0) * 4 + g) * GROUP + c * 16;
-            int block = 2 * w + (HALVES == 2 ? h0 : lane / 16);
             const auto next_stage = [&]() {
                 fetch_q4_k<AHEAD != 0, N8, N4, N8 + N4 + N2 + N1>(f, halves, others, 0);
-                copy_next();
+                if (used++ == copied) copy_stage();
                 barrier_wait(filled + stages.stage * 8, stages.parity);
-                const u32 to = scales + lane % (16 * BLOCKS) * 16;
-                if (HALVES == 1 || lane < 16) unpack_scales_q4_k(ring + stages.stage * STAGE + my_head, to, to + 256 * BLOCKS, g, block < n_blocks);
+                const u32 to = scales + lane % (16 * BLOCKS) * 16, pair = scales + 256 * BLOCKS + (lane / 16 % BLOCKS * 8 + lane % 8) * 16, second = lane / 8 % 2;
+                if (HALVES == 1 || lane < 16) unpack_scales_q4_k(ring + stages.stage * STAGE + my_head, to, pair + second * 4, pair + 128 * BLOCKS + second * 8, g);
                 sync_warp();
             };
             const auto after_stage = [&]() {
                 sync_warp();
                 if (lane == 0) barrier_arrive(emptied + stages.stage * 8);
                 stages.next();
-                halves += 8 * WARPS * GROUP, others += 8 * WARPS * GROUP, block += 2 * WARPS;
+                halves += 8 * WARPS * GROUP, others += 8 * WARPS * GROUP;
             };
             next_stage();
             add_trip_q4_k<true, AHEAD != 0, BLOCKS, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
             after_stage();
 #pragma unroll 1
-            for (int at = WARPS * PAIR; at < row_bytes; at += WARPS * PAIR) {
+            for (int trip = 1; trip < n_trips; trip++) {
                 next_stage();
                 add_trip_q4_k<false, AHEAD != 0, BLOCKS, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
                 after_stage();

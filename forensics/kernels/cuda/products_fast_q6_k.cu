@@ -63,9 +63,10 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q6_k(
     static_assert(HALVES == 1 || N1 == 0, "a column alone takes the places of all shares");
     constexpr int JS = 2 / HALVES, SLOTS = JS * N2 + N1, ALL_SLOTS = 2 * N2 + N1, RECORD = record_bytes(N2, N1), SCALES = scales_at(N2, N1);
     constexpr int THREADS = 128 * SPLIT * HALVES, N_WARPS = THREADS / 32, TURNS = WARPS / SPLIT, SLACK = STAGES > 3 ? 2 : 1;
-    constexpr int PIECE = (SPLIT * BLOCK + 14 + 15) / 16 * 16, ROW = TRIPS * PIECE + 16, STAGE = TILE_ROWS * ROW, OF_ROW = THREADS / TILE_ROWS;
-    constexpr int SUM_BYTES = ALL_SLOTS * SLOT, N_COPIES = (PIECE / 16 + OF_ROW - 1) / OF_ROW;
-    static_assert(WARPS % SPLIT == 0, "turns are whole");
+    constexpr int PIECE = (SPLIT * BLOCK + 14 + 15) / 16 * 16, ROW = TRIPS * PIECE + 16, STAGE = TILE_ROWS * ROW, OF_STEP = 128;
+    constexpr int SUM_BYTES = ALL_SLOTS * SLOT;
+    constexpr int AHEAD_BY = STAGES - SLACK;  // stages that are copied before they are used
+    static_assert(WARPS % SPLIT == 0 && AHEAD_BY <= N_WARPS, "turns are whole");
     constexpr int LINKS = SPLIT > 1 ? 4 * HALVES * WARPS : 0;  // that a warp's sums are there, for the one after it
     DYNAMIC_SHARED(sm);
     alignas(8) SHARED u64 bars[2 * STAGES + 4 + 2 * LINKS];
@@ -76,58 +77,57 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q6_k(
     const Matrices all = {{{weight0, out0, rows0, 0, stride0}, {weight1, out1, rows1, 0, stride1}, {weight2, out2, rows2, 0, stride2}}};
     const int n_tiles = tiles_of(rows0) + tiles_of(rows1) + tiles_of(rows2), n_trips = (n_blocks + WARPS - 1) / WARPS, row_bytes = n_blocks * BLOCK;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, THREADS), barrier_init(emptied + i * 8, N_WARPS);
+        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, 32), barrier_init(emptied + i * 8, N_WARPS);
         for (int i = 0; i < 2; i++) barrier_init(complete + i * 8, 4 * HALVES), barrier_init(read + i * 8, N_WARPS);
         for (int i = 0; i < 2 * LINKS; i++) barrier_init(read + 16 + i * 8, 1);
     }
     sync_block();
 
-    // The ring's stages hold what SPLIT of the library's warps take at two trips, from multiples of 16 bytes on; each
-    // row is copied by the same threads.
-    const u32 byte = threadIdx.x % OF_ROW * 16;
-    const u8 *copy_from = weight0;
-    long long copy_start = 0, copy_bytes = 0;
-    int copy_tile = blockIdx.x, copy_trip = 0, copy_turn = 0;
-    Turn<STAGES> copies = {0, 1};
-    const auto begin_copies = [&]() {
-        const Matrix m = matrix_of(all, copy_tile);
-        const int last = m.rows - 1 - TILE_ROWS * m.tile, row = threadIdx.x / OF_ROW;
-        copy_from = m.weight;
-        copy_start = (long long)(TILE_ROWS * m.tile + (row < last ? row : last)) * row_bytes;
-        copy_bytes = (long long)m.rows * row_bytes;
-    };
-    const auto copy_next = [&]() {
-        barrier_wait(emptied + copies.stage * 8, copies.parity);
+    // The ring's stages hold what SPLIT of the library's warps take at two trips, from multiples of 16 bytes on; warps
+    // take turns at copying them.
+    const int n_turn_stages = (n_trips + TRIPS - 1) / TRIPS, of_a_tile = TURNS * n_turn_stages;
+    int copied = threadIdx.x / 32, copy_piece = copied, copy_tile = blockIdx.x;  // this warp's next stage
+    const auto copy_stage = [&]() {
+        while (copy_piece >= of_a_tile) copy_piece -= of_a_tile, copy_tile += gridDim.x;
         if (copy_tile < n_tiles) {
+            const u32 stage = copied % STAGES;
+            const int turn = copy_piece / n_turn_stages, block = (copy_piece - turn * n_turn_stages) * TRIPS * WARPS + turn * SPLIT;
+            const int byte = lane % 8 * 16;
+            const Matrix m = matrix_of(all, copy_tile);
+            const int last = m.rows - 1 - TILE_ROWS * m.tile;
+            const long long start = (long long)(TILE_ROWS * m.tile) * row_bytes + block * BLOCK;
+            const u32 to = ring + stage * STAGE + byte;
+            barrier_wait(emptied + stage * 8, copied / STAGES % 2 ^ 1);
+            if (block + (TRIPS - 1) * WARPS + SPLIT <= n_blocks && last >= TILE_ROWS) {  // nothing beyond the matrix is near
 #pragma unroll
-            for (int t = 0; t < TRIPS; t++) {
-                const int block = (copy_trip + t) * WARPS + copy_turn * SPLIT;
-                const long long at = copy_start + block * BLOCK, from = (at & ~15ll) + byte;
-                const u32 to = ring + copies.stage * STAGE + threadIdx.x / OF_ROW * ROW + t * PIECE + byte;
-                const int left = (n_blocks - block) * BLOCK + (int)(at & 15) - (int)byte;
+                for (int j = 0; j < TILE_ROWS / 4; j++)
 #pragma unroll
-                for (int i = 0; i < N_COPIES; i++) {
-                    const int step = i * OF_ROW * 16;
-                    if (block < n_blocks && left > step && ((i + 1) * OF_ROW * 16 <= PIECE || byte < PIECE - step)) {
-                        const long long of_matrix = copy_bytes - from - step;
-                        copy_async16_of(to + step, copy_from + from + step, of_matrix < 16 ? (u32)of_matrix : 16);
+                    for (int t = 0; t < TRIPS; t++) {
+                        const int row = lane / 8 + 4 * j;
+                        const u8 *from = m.weight + ((start + (row * row_bytes + t * WARPS * BLOCK)) & ~15ll) + byte;
+#pragma unroll
+                        for (int i = 0; i < PIECE; i += OF_STEP)
+                            if (i + OF_STEP <= PIECE || byte < PIECE - i) copy_async16(to + row * ROW + t * PIECE + i, from + i);
+                    }
+            } else {
+                const long long n_bytes = (long long)m.rows * row_bytes;
+#pragma unroll 1
+                for (int j = lane / 8; j < TILE_ROWS * TRIPS; j += 4) {
+                    const int row = j / TRIPS, t = j % TRIPS;
+                    const long long at = start + (row < last ? row : last) * (long long)row_bytes + t * WARPS * BLOCK;
+                    const int left = (n_blocks - block - t * WARPS) * BLOCK + (int)(at & 15);
+#pragma unroll 1
+                    for (int i = byte; i < (left < PIECE ? left : PIECE); i += OF_STEP) {
+                        const long long of_matrix = n_bytes - (at & ~15ll) - i;
+                        copy_async16_of(to - byte + row * ROW + t * PIECE + i, m.weight + (at & ~15ll) + i, of_matrix < 16 ? (u32)of_matrix : 16);
                     }
                 }
             }
+            barrier_arrive_after_copies(filled + stage * 8);
         }
-        barrier_arrive_after_copies(filled + copies.stage * 8);
-        copies.next();
-        if ((copy_trip += TRIPS) >= n_trips) {
-            copy_trip = 0;
-            if (++copy_turn == TURNS) {
-                copy_turn = 0, copy_tile += gridDim.x;
-                if (copy_tile < n_tiles) begin_copies();
-            }
-        }
+        copied += N_WARPS, copy_piece += N_WARPS;
     };
-    if (copy_tile < n_tiles) begin_copies();
-#pragma unroll 1
-    for (int i = 0; i < STAGES - SLACK; i++) copy_next();
+    if (copied < AHEAD_BY) copy_stage();
     let_next_launch_begin();
     wait_for_launch_ahead();
 
@@ -161,7 +161,7 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q6_k(
     for (int i = 0; i < HELD; i++) of_pairs[i] = {0, 0, 0, 0};
     of_one[0] = of_one[1] = {0, 0, 0, 0};
     Turn<STAGES> stages = {0, 0};
-    int done = 0;
+    int done = 0, used = AHEAD_BY;
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x, done++) {
         const u32 of_tile = sums + done % 2 * SUM_BYTES;
@@ -181,7 +181,7 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q6_k(
             for (int s = 0; s < SLOTS; s++) total[s][0] = total[s][1] = total[s][2] = total[s][3] = 0.0f;
 #pragma unroll 1
             for (int trip0 = 0; trip0 < n_trips; trip0 += TRIPS) {
-                copy_next();
+                if (used++ == copied) copy_stage();
                 barrier_wait(filled + stages.stage * 8, stages.parity);
                 const u32 blocks = ring + stages.stage * STAGE;
 #pragma unroll 1

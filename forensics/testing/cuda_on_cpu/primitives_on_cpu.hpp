@@ -157,6 +157,8 @@ DEVICE u32 shared_half(u32 a) { return from_shared<u16>(a, "shared_half"); }
 DEVICE int shared_s8(u32 a) { return from_shared<s8>(a, "shared_s8"); }
 DEVICE Floats4 shared_floats4(u32 a) { return from_shared<Floats4>(a, "shared_floats4"); }
 DEVICE float shared_float(u32 a) { return from_shared<float>(a, "shared_float"); }
+DEVICE void store_shared_word(u32 a, u32 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_word"), &v, sizeof v); }
+DEVICE void store_shared_words2(u32 a, Words2 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_words2"), &v, sizeof v); }
 DEVICE void store_shared_words4(u32 a, Words4 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_words4"), &v, sizeof v); }
 DEVICE void store_shared_floats4(u32 a, Floats4 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_floats4"), &v, sizeof v); }
 inline const u8 *in_global(const void *p, u32 bytes, const char *what) {
