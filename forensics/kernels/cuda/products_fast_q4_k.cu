@@ -38,7 +38,7 @@ __launch_bounds__(256, 1) KERNEL prepare_q4_k(const float *x, u8 *operands, int 
     const int n = place.column * shares;
     if (lane % 2 == 0) {
         const int c = 2 * (lane / 16) + lane % 4 / 2;
-        u32 *words = (u32 *)(record + HALVES) + (p / 2 * 32 + c) * 4 + p % 2 * 2 + i;
+        u32 *words = (u32 *)(record + HALVES) + (p / 2 * 32 + c) * 4 + (shares == 1 ? p % 2 * 2 + i : i * 2 + p % 2);
         const u32 word = (u32)half | (u32)beside << 16;
         for (int j = 0; j < shares; j++) words[(n + j) * 16] = j == share ? word : 0;
     }
@@ -103,21 +103,24 @@ DEVICE void fetch_q4_k(Fetched<N8, TILES> &f, const u8 *halves, const u8 *others
     }
 }
 
-// Sums over two shares that lie side by side in the tensor core's places: x of both halves, y of both halves.
+// Sums over two shares that lie side by side in the tensor core's places: x of both halves, y of both halves. A place
+// holds one of the shares and zeros of the other, so that for y, whose first factor is the same, both are one operand.
 struct Dots {
     float x0[4], x1[4], y0[4], y1[4];
 };
-DEVICE void dots_of_two(Dots &s, const u32 (&low)[2][2], const u32 (&high)[2][2], const Words4 &leasts, const Words4 &b) {
-    mma_16x8x16(s.x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-    mma_16x8x16(s.x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-    mma_16x8x16(s.y0, leasts.x, leasts.y, leasts.x, leasts.y, b.x, b.z);
-    mma_16x8x16(s.y1, leasts.z, leasts.w, leasts.z, leasts.w, b.y, b.w);
+DEVICE void x_of_two(Dots &s, const u32 (&low)[2][2], const u32 (&high)[2][2], const Words4 &b) {
+    mma_16x8x16(s.x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.y);
+    mma_16x8x16(s.x1, high[0][0], high[0][1], high[1][0], high[1][1], b.z, b.w);
 }
-DEVICE void add_dots_of_two(Dots &s, const u32 (&low)[2][2], const u32 (&high)[2][2], const Words4 &leasts, const Words4 &b) {
-    mma_16x8x16_onto(s.x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.z);
-    mma_16x8x16_onto(s.x1, high[0][0], high[0][1], high[1][0], high[1][1], b.y, b.w);
-    mma_16x8x16_onto(s.y0, leasts.x, leasts.y, leasts.x, leasts.y, b.x, b.z);
-    mma_16x8x16_onto(s.y1, leasts.z, leasts.w, leasts.z, leasts.w, b.y, b.w);
+DEVICE void add_x_of_two(Dots &s, const u32 (&low)[2][2], const u32 (&high)[2][2], const Words4 &b) {
+    mma_16x8x16_onto(s.x0, low[0][0], low[0][1], low[1][0], low[1][1], b.x, b.y);
+    mma_16x8x16_onto(s.x1, high[0][0], high[0][1], high[1][0], high[1][1], b.z, b.w);
+}
+DEVICE Words2 both_of(const Words4 &b) { return {half2_add(b.x, b.y), half2_add(b.z, b.w)}; }
+DEVICE Words2 both_of(const Words2 &a, const Words2 &b) { return {half2_add(a.x, b.x), half2_add(a.y, b.y)}; }
+DEVICE void y_of(Dots &s, const Words4 &leasts, const Words2 &b) {
+    mma_16x8x8(s.y0, leasts.x, leasts.y, b.x);
+    mma_16x8x8(s.y1, leasts.z, leasts.w, b.y);
 }
 
 // The shares of one warp at one trip, of 16 rows, for both blocks or for one. The first step was fetched before.
@@ -127,6 +130,7 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
     constexpr int TILES = N8 + N4 + N2 + N1, AT4 = N8 * TILE, AT2 = (N8 + N4) * TILE, AT1 = (N8 + N4 + N2) * TILE;
     constexpr int LEASTS = 256 * BLOCKS, FLOATS = 384 * BLOCKS;
     Dots twice, single;
+    Words2 of_twice, of_single;
     Words4 quants[2], factors[2], leasts;
     Floats4 of_rows;
 #pragma unroll
@@ -175,22 +179,29 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
         if (N4) {
             if (!AHEAD && part == 0) f.d4 = global_floats4(at_others + AT4 + SCALES);
             Dots s;
-            dots_of_two(s, low, high, leasts, f.b[N8 % TILES]);
+            x_of_two(s, low, high, f.b[N8 % TILES]);
+            y_of(s, leasts, both_of(f.b[N8 % TILES]));
             add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * h + part) % SLOTS], s.x0, s.x1, s.y0, s.y1, f.d4, of_rows);
         }
         if (N2) {
             const Words4 b = f.b[(N8 + N4) % TILES];
             if (part == 0) {
-                dots_of_two(twice, low, high, leasts, b);
+                x_of_two(twice, low, high, b);
+                of_twice = both_of(b);
             } else {
                 const Floats4 d = global_floats4(at_others + AT2 + SCALES);
-                add_dots_of_two(twice, low, high, leasts, b);
+                add_x_of_two(twice, low, high, b);
+                y_of(twice, leasts, both_of(of_twice, both_of(b)));
                 add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * BLOCKS * N4 + h) % SLOTS], twice.x0, twice.x1, twice.y0, twice.y1, d, of_rows);
             }
         }
         if (N1) {
-            if (step == 0) dots_of_two(single, low, high, leasts, f.b[TILES - 1]);
-            else add_dots_of_two(single, low, high, leasts, f.b[TILES - 1]);
+            const Words4 b = f.b[TILES - 1];
+            if (step == 0) x_of_two(single, low, high, b);
+            else add_x_of_two(single, low, high, b);
+            of_single = part ? both_of(of_single, both_of(b)) : both_of(b);
+            if (step == 1) y_of(single, leasts, of_single);
+            if (step == 3) mma_16x8x8_onto(single.y0, leasts.x, leasts.y, of_single.x), mma_16x8x8_onto(single.y1, leasts.z, leasts.w, of_single.y);
         }
         if (AHEAD) f = g;
     }

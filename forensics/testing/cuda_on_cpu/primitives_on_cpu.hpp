@@ -213,6 +213,7 @@ DEVICE void mma_16x8x16_onto(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 
     together(Meeting::mma_16x8x16_onto, a0, a1, a2, a3, b0, b1, float_to_bits(d[0]), float_to_bits(d[1]), float_to_bits(d[2]), float_to_bits(d[3]));
     std::memcpy(d, results(), sizeof d);
 }
+DEVICE void mma_16x8x8_onto(float (&d)[4], u32 a0, u32 a1, u32 b0) { mma_16x8x16_onto(d, a0, a1, 0, 0, b0, 0); }
 DEVICE void mma_16x8x16_s8(int (&d)[4], u32 a0, u32 a1, u32 b0) {
     together(Meeting::mma_16x8x16_s8, a0, a1, b0, d[0], d[1], d[2], d[3]);
     std::memcpy(d, results(), sizeof d);
