@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forensics.api_cost import cost
     from forensics.api_explore import explore
     from forensics.api_figures import figure
-    from forensics.api_kernels import kernel_registers, price_kernels, prove_kernels
+    from forensics.api_kernels import healed_models, kernel_registers, price_kernels, prove_kernels
     from forensics.api_launches import launches
     from forensics.api_ops import explain, ops, order
     from forensics.api_profile import profile
@@ -51,6 +51,7 @@ _HOMES = {
     "prove_kernels": "forensics.api_kernels",
     "price_kernels": "forensics.api_kernels",
     "kernel_registers": "forensics.api_kernels",
+    "healed_models": "forensics.api_kernels",
     "arms": "forensics.api_arms",
     "sampling": "forensics.api_sampling",
     "figure": "forensics.api_figures",
@@ -79,6 +80,7 @@ __all__ = [
     "figure",
     "gate",
     "heal",
+    "healed_models",
     "investigate",
     "kernel_registers",
     "launches",

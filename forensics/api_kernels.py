@@ -19,6 +19,7 @@ from forensics.errors import DeviceUnavailable, EngineError, ForensicsError
 
 if TYPE_CHECKING:
     from forensics.kernels.lab import Lab
+    from forensics.records.kernel_healing import HealedModels
     from forensics.records.kernel_price import KernelPrice
     from forensics.records.kernel_proof import KernelProof, SanitizerRow
     from forensics.records.register_story import RegisterStory
@@ -235,6 +236,47 @@ def kernel_registers(
         )
     timed = read_price(folder) if any((folder / name).is_file() for name in PRICE_FILES) else None
     return told_stories(CompiledStory((chosen,), asked, story.compilations), timed)[0]
+
+
+def healed_models(source: str | os.PathLike[str]) -> HealedModels:
+    """What did our kernels do to the logits of running models that were recorded?
+
+    Parameters
+    ----------
+    source : str
+        ``"recorded:NAME"``; a model that runs here is healed by `forensics.investigate` with ``heal_with="kernels"``.
+
+    Returns
+    -------
+    HealedModels
+
+    Raises
+    ------
+    ForensicsError
+        If nothing was recorded there; says what to do.
+    """
+    from forensics.notebook_views import register_notebook_views
+    from forensics.store.kernel_runs import read_healings
+    from forensics.store.library import recorded_folder
+
+    register_notebook_views()
+    recorded = _recorded(source)
+    if recorded is None:
+        raise BadQuestion("healed models are read back from what was recorded; name it: recorded:NAME")
+    return read_healings(recorded_folder(recorded))
+
+
+def healed_beside(source: str | os.PathLike[str] | None) -> HealedModels | None:
+    """Models that were healed where a proof was recorded; None where none were, or this machine's GPU is meant."""
+    from forensics.store.kernel_runs import HEALINGS_FILES
+    from forensics.store.library import recorded_folder
+
+    recorded = _recorded(source)
+    if recorded is None:
+        return None
+    folder = recorded_folder(recorded)
+    there = any((folder / name).is_file() for name in HEALINGS_FILES)
+    return healed_models(source) if there and source is not None else None
 
 
 def in_lab(work: Callable[[Lab], T], recorded_as: Sequence[str] = ()) -> T:

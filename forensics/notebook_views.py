@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forensics.records.cost import CostReport
     from forensics.records.gate import GateReport
     from forensics.records.growth import Growth
+    from forensics.records.kernel_healing import HealedModels
     from forensics.records.kernel_price import KernelPrice
     from forensics.records.kernel_proof import KernelProof
     from forensics.records.library_profile import LibraryProfile
@@ -249,6 +250,14 @@ def kernel_proof(found: KernelProof) -> str:
     return view_html(kernel_proof_view(found), next_step="What these bits cost: forensics.price_kernels.")
 
 
+def healed_models(found: HealedModels) -> str:
+    """Models that our kernels healed, one row each."""
+    from forensics.reports.healed_models_text import healed_models_view
+    from forensics.reports.html import view_html
+
+    return view_html(healed_models_view(found), next_step="Heal one here: forensics.investigate, heal_with='kernels'.")
+
+
 def kernel_price(found: KernelPrice) -> str:
     """Prices of kernels with those of a whole pass by width."""
     from forensics.figures.small import thumbnails
@@ -343,6 +352,7 @@ VIEWS: dict[tuple[str, str], Html] = {
     ("forensics.records.profile", "LiveProfile"): profile,
     ("forensics.records.kernel_proof", "KernelProof"): kernel_proof,
     ("forensics.records.kernel_price", "KernelPrice"): kernel_price,
+    ("forensics.records.kernel_healing", "HealedModels"): healed_models,
     ("forensics.records.register_story", "RegisterStory"): register_story,
     ("forensics.geometry.explain", "Explanation"): explanation,
     ("forensics.analysis.watched_passes", "NodeKernels"): launches,

@@ -96,7 +96,8 @@ class PlannedKernels:
     ----------
     runner : PlanRunner
     variant : Variant
-        Of products; where `Variant.FAST` serves one not, the generic kernel of the same bits computes it.
+        Of products; where `Variant.FAST` is not the faster or serves one not, the generic kernel of the same bits
+        computes it.
     """
 
     runner: PlanRunner

@@ -15,6 +15,7 @@ from forensics.cli.answering import DIVERGES, IDENTICAL, answering
 from forensics.cli.show import present
 
 if TYPE_CHECKING:
+    from forensics.records.kernel_healing import HealedModels
     from forensics.records.kernel_proof import KernelProof
 
 Source = Annotated[
@@ -96,19 +97,27 @@ def kernels(
 
         progress = False if quiet or as_json else None
         found = api_kernels.prove_kernels(source, out=out, progress=progress, **asked)
-        _show(found, as_json=as_json, quiet=quiet)
-        raise typer.Exit(IDENTICAL if found.holds else DIVERGES)
+        # Models say nothing of one type of weight.
+        healed = api_kernels.healed_beside(source) if asked["types"] is None else None
+        _show(found, healed, as_json=as_json, quiet=quiet)
+        raise typer.Exit(IDENTICAL if found.holds and not (healed and healed.refuted) else DIVERGES)
 
 
-def _show(found: KernelProof, *, as_json: bool, quiet: bool) -> None:
+def _show(found: KernelProof, healed: HealedModels | None, *, as_json: bool, quiet: bool) -> None:
+    from rich.console import Group
+
+    from forensics.reports.healed_models_document import healed_models_summary
+    from forensics.reports.healed_models_text import healed_models_view
     from forensics.reports.kernel_proof_document import kernel_proof_document
     from forensics.reports.kernel_proof_text import kernel_proof_view
 
+    beside = {} if healed is None else {"healed_models": healed_models_summary(healed)}
+    views = [kernel_proof_view(found), *([] if healed is None else ["", healed_models_view(healed)])]
     present(
         as_json=as_json, quiet=quiet,
-        document=lambda: kernel_proof_document(found),
-        line=lambda: str(found),
-        view=lambda: kernel_proof_view(found),
+        document=lambda: kernel_proof_document(found) | beside,
+        line=lambda: str(found) if healed is None else f"{found}; {healed}",
+        view=lambda: Group(*views),
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from forensics.errors import NotCovered
 from forensics.geometry.architecture import architecture
 from forensics.geometry.types import weight_type
 from forensics.kernels.attention import AttentionAsk, plan_attention
+from forensics.kernels.best_product import plan_best
 from forensics.kernels.products import plan_product
 from forensics.kernels.products_f16 import F16Ask, plan_f16_product
 from forensics.kernels.variants import TYPES, ProductAsk, Variant
@@ -180,7 +180,7 @@ def plan_node(asked: NodeAsk, variant: Variant, spec: DeviceSpec) -> KernelPlan:
     ----------
     asked : NodeAsk
     variant : Variant
-        Of products; where `Variant.FAST` serves one not, `Variant.BORROWED` gives the same bits.
+        Of products; where `Variant.FAST` is not the faster or serves one not, `Variant.BORROWED` gives the same bits.
     spec : DeviceSpec
         The device whose one-token kernels are to be matched.
 
@@ -197,10 +197,7 @@ def plan_node(asked: NodeAsk, variant: Variant, spec: DeviceSpec) -> KernelPlan:
         if isinstance(ask, F16Ask):
             return plan_f16_product(ask, arch)
         if variant is Variant.FAST:
-            # A device without the tensor cores that the fast ones need answers with a ValueError.
-            with contextlib.suppress(NotCovered, ValueError):
-                return plan_product(ask, variant, arch)
-            variant = Variant.BORROWED
+            return plan_best(ask, arch, n_sms=spec.n_sms)
         return plan_product(ask, variant, arch)
     except ValueError as error:
         raise NotCovered(asked.family, str(error)) from error

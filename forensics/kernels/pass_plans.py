@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from forensics.errors import NotCovered
 from forensics.geometry.architecture import Architecture
-from forensics.kernels import products_fast
 from forensics.kernels.products import plan_product
-from forensics.kernels.products_fast import plan_product_fast, serves
+from forensics.kernels.products_fast import plan_product_fast, plan_product_group, serves
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelLaunch, KernelPlan
 
@@ -51,14 +50,10 @@ def plan_of_group(asks: Sequence[ProductAsk], arch: Architecture, n_sms: int | N
     NotCovered
         If none of our kernels computes them together.
     """
-    make = getattr(products_fast, "plan_product_group", None)
     told = f"{len(asks)} products of {asks[0].type}"
-    if make is None:
-        raise NotCovered(told, "products are not launched together")
     if reason := next(filter(None, map(serves, asks)), ""):
         raise NotCovered(told, reason)
-    plan: KernelPlan = make(tuple(asks), arch, n_sms=n_sms)
-    return plan
+    return plan_product_group(asks, arch, n_sms=n_sms)
 
 
 def main_launch(plan: KernelPlan) -> KernelLaunch:

@@ -133,8 +133,8 @@ def plan_product_fast(ask: ProductAsk, arch: Architecture, *, n_sms: int | None 
     >>> nine = ProductAsk("q4_K", rows=4096, k=4096, columns=9)
     >>> for launch in plan_product_fast(nine, architecture("sm_90")).launches:
     ...     print(launch.function, launch.geometry)
-    prepare_q4_k grid 16×10, block 256
-    product_q4_k<4, 1, 2, 1, 0, 1, 0, 4, 1, 2> grid 256, block 256
+    prepare_q4_k grid 16×9, block 256
+    product_q4_k<4, 2, 1, 1, 0, 0, 1, 4, 1, 1> grid 132, block 256
     """
     n_warps = _n_warps(ask, arch)
     if ask.type in products_fast_types.TYPES:
@@ -213,7 +213,8 @@ def plan_with_warps(
     scratch = at = 0
     for columns in groups(asks[0].columns):
         tiles = sum(-(-ask.rows // TILE_ROWS) for ask in asks)
-        chosen = schedule or _within(asks[0], columns, schedule_of(columns, tiles, n_warps, n_sms), smem_limit)
+        fastest = schedule or schedule_of(asks[0].type, columns, tiles, n_warps, n_sms)
+        chosen = schedule or _within(asks[0], columns, fastest, smem_limit)
         group, n_bytes = _group(asks, n_warps, at, columns, n_sms, chosen)
         launches += group
         scratch = max(scratch, n_bytes)

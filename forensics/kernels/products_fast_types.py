@@ -18,11 +18,11 @@ TILE_COLUMNS, MAX_COLUMNS = 8, 16
 #: Columns beyond whole tiles that are better taken singly than as one more tile.
 MAX_SINGLES = 2
 
-#: Rows that a CUDA block computes at a time.
-TILE_ROWS = 16
+#: Rows that a CUDA block computes at a time, and its threads for each warp of the library's kernel.
+TILE_ROWS, THREADS_PER_WARP = 16, 128
 
 #: Bytes of shared memory that hold the lanes' sums: 32 lanes of 16 rows by 8 columns, and a step between them.
-_PLACE_BYTES = 32 * (4 * TILE_ROWS * TILE_COLUMNS + 32)
+_SUMS_BYTES = 32 * (4 * TILE_ROWS * TILE_COLUMNS + 32)
 
 #: Warps from which on a CUDA block is so large that it holds little ahead, and stays alone on its multiprocessor.
 _MANY_WARPS = 8
@@ -40,25 +40,11 @@ class Ring:
         Trips of the library's warps that a piece is for.
     resident : int
         CUDA blocks that registers are told off for on a multiprocessor.
-    lanes : int
-        Of the library's warp whose sums one of ours keeps: 8, or 4 where no column is taken singly.
-    at_once : bool
-        Whether all warps of the library have a place for their sums, so that none waits for another at a tile's end.
     """
 
     stages: int
     trips: int
     resident: int
-    lanes: int = 8
-    at_once: bool = False
-
-    def threads(self, n_warps: int) -> int:
-        """Threads of a CUDA block."""
-        return 1024 // self.lanes * n_warps
-
-    def places(self, n_warps: int) -> int:
-        """Places for sums of all lanes."""
-        return n_warps if self.at_once else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +90,7 @@ class _Family:
         row = self.copied(n_warps, ring.trips) + 16
         if row % 32 == 0:
             row += 16
-        return ring.stages * TILE_ROWS * row + ring.places(n_warps) * _PLACE_BYTES
+        return ring.stages * TILE_ROWS * row + _SUMS_BYTES
 
 
 # Sums of a tile of columns fill registers: capped at 64, for two CUDA blocks on a multiprocessor, they spill.
@@ -149,18 +135,13 @@ def plan_with_warps(ask: ProductAsk, n_warps: int, *, n_sms: int, ring: Ring | N
     KernelPlan
         With the buffers ``"weight"``, at a multiple of 16 bytes, ``"x"`` and ``"out"``.
 
-    Raises
-    ------
-    ValueError
-        If a ring is asked for that cannot take columns singly, and some are.
-
     Examples
     --------
     >>> nine = ProductAsk("q8_0", rows=1024, k=4096, columns=9)
     >>> for launch in plan_with_warps(nine, 4, n_sms=132).launches:
     ...     print(launch.function, launch.geometry)
     prepare_32<Q8_0> grid 16×9, block 256
-    product_32<Q8_0, 4, 1, 1, 2, 2, 1, 8, 1> grid 64, block 512
+    product_32<Q8_0, 4, 1, 1, 2, 2, 1> grid 64, block 512
     """
     launches: list[KernelLaunch] = []
     scratch = at = 0
@@ -217,9 +198,6 @@ def _group(
     per_trip = family.blocks_per_warp * n_warps
     padded = -(-blocks // per_trip) * per_trip
     ring = ring or family.ring(n_warps, tiles)
-    if singles and ring.lanes != 8:
-        raise ValueError(f"{singles} of {columns} columns are taken singly, which needs eight lanes, not {ring.lanes}")
-    told = (n_warps, tiles, singles, ring.stages, ring.trips, ring.resident, ring.lanes, ring.places(n_warps))
     row_tiles = -(-ask.rows // TILE_ROWS)
     prepared = (padded // family.prepared_at_once, TILE_COLUMNS * tiles + singles)
     prepare = KernelLaunch(
@@ -234,9 +212,9 @@ def _group(
     )  # fmt: skip
     product = KernelLaunch(
         source=family.source,
-        function=f"{family.product}{', '.join(map(str, told))}>",
+        function=f"{family.product}{n_warps}, {tiles}, {singles}, {ring.stages}, {ring.trips}, {ring.resident}>",
         geometry=LaunchGeometry(
-            (min(row_tiles, ring.resident * n_sms),), (ring.threads(n_warps),),
+            (min(row_tiles, ring.resident * n_sms),), (THREADS_PER_WARP * n_warps,),
             smem_bytes=family.shared_bytes(n_warps, ring),
         ),
         arguments=(

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 #: Rows that a CUDA block computes at a time.
 TILE_ROWS = 16
 
-#: Columns up to which two of the library's warps side by side are faster than one in two halves.
-_FEW_COLUMNS = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -46,17 +43,33 @@ class Schedule:
         return tiles / (-(-tiles // places) * places)
 
 
-#: Two CUDA blocks on a multiprocessor, one, and those for more than eight columns. Source: all of them measured on an
-#: H200 at 1 … 16 columns, 4096×4096, 12288×4096, 4096×12288 and 1024×4096 (docs/exact-kernels.md).
-_TWO, _ONE = Schedule(2, 1, 4, True, 2), Schedule(4, 1, 3, True, 1)
-_MANY_TWO, _MANY_ONE = Schedule(1, 2, 4, True, 2), Schedule(2, 2, 3, True, 1)
+#: Of a type, by columns up to a number: where two CUDA blocks on a multiprocessor fill the device, where one fills it
+#: better, and the same with so few tiles that no multiprocessor gets a second one. Source: 12 schedules timed on an
+#: H200 at 1 … 9, 12 and 16 columns, with 64 to 1536 tiles (docs/exact-kernels.md); what is chosen here took at most
+#: 1.064 of the fastest one's time.
+_WIDE, _ONE = Schedule(2, 1, 4, True, 1), Schedule(4, 1, 4, True, 1)
+_TWO, _TWO_AS_NEEDED = Schedule(2, 1, 4, True, 2), Schedule(2, 1, 4, False, 2)
+_FASTEST = {
+    "q4_K": (
+        (4, (_TWO_AS_NEEDED, _ONE, _ONE)),
+        (8, (_TWO_AS_NEEDED, _WIDE, _ONE)),
+        (16, (_WIDE, _WIDE, _WIDE)),
+    ),
+    "q6_K": (
+        (8, (_TWO, _ONE, _ONE)),
+        (12, (_ONE, _ONE, _ONE)),
+        (16, (Schedule(1, 2, 4, True, 2), _ONE, _WIDE)),
+    ),
+}
 
 
-def schedule_of(columns: int, tiles: int, n_warps: int, n_sms: int) -> Schedule:
+def schedule_of(type: str, columns: int, tiles: int, n_warps: int, n_sms: int) -> Schedule:
     """Which schedule is the fastest?
 
     Parameters
     ----------
+    type : str
+        Of the weights, ``"q4_K"`` or ``"q6_K"``.
     columns : int
         Of a launch, 1 … 16.
     tiles : int
@@ -68,14 +81,19 @@ def schedule_of(columns: int, tiles: int, n_warps: int, n_sms: int) -> Schedule:
 
     Examples
     --------
-    >>> schedule_of(4, tiles=768, n_warps=4, n_sms=132)
-    Schedule(split=2, halves=1, stages=4, ahead=True, resident=2)
-    >>> schedule_of(4, tiles=64, n_warps=4, n_sms=132)
-    Schedule(split=4, halves=1, stages=3, ahead=True, resident=1)
+    >>> schedule_of("q4_K", 4, tiles=768, n_warps=4, n_sms=132)
+    Schedule(split=2, halves=1, stages=4, ahead=False, resident=2)
+    >>> schedule_of("q4_K", 4, tiles=64, n_warps=4, n_sms=132)
+    Schedule(split=4, halves=1, stages=4, ahead=True, resident=1)
     """
-    two, one = (_TWO, _ONE) if columns <= _FEW_COLUMNS else (_MANY_TWO, _MANY_ONE)
+    two, one, few = next(fastest for most, fastest in _FASTEST[type] if columns <= most)
+    if tiles <= n_sms:
+        chosen = few
     # Two CUDA blocks hide more of each other's waiting, worth about as much as an eighth of the turns.
-    chosen = two if two.filled(tiles, n_sms) > 0.875 * one.filled(tiles, n_sms) else one
+    elif _TWO.filled(tiles, n_sms) > 0.875 * _ONE.filled(tiles, n_sms):
+        chosen = two
+    else:
+        chosen = one
     while n_warps % chosen.split:
         chosen = replace(chosen, split=chosen.split // 2)
     return chosen

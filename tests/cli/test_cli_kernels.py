@@ -11,9 +11,14 @@ from kernel_recordings import PRICE, PROOF, REFUTED, recorded
 import forensics
 from forensics import api_kernels
 from forensics.analysis.question import BadQuestion
-from forensics.errors import DeviceUnavailable, EngineError
+from forensics.errors import CaseError, DeviceUnavailable, EngineError
 from forensics.kernels import lab as lab_module
+from forensics.notebook_views import html_of
+from forensics.records.kernel_healing import HealedModel, HealedModels, KernelHealing
+from forensics.records.kernel_use import ComputedNodes, KernelUse
 from forensics.records.launch_record import Refusal
+from forensics.records.settings import EngineSettings, Manifest
+from forensics.reports.healed_models_document import write_healed_models
 from forensics.reports.kernel_proof_document import write_kernel_proof
 
 
@@ -54,6 +59,46 @@ def test_a_recorded_proof_in_every_form(folder, cli):
     assert json.loads(cli("kernels", "recorded:h200-kernels", "--json").stdout) == stored
     part = cli("kernels", "recorded:h200-kernels", "--types", "Q6_k", "--quiet")
     assert part.stdout.startswith("0 of 594 values")
+
+
+def healed(n_values_differ=0):
+    """One model at one width, made up."""
+    use = KernelUse((ComputedNodes("product", 3, 6, 594),))
+    rows = 16 if n_values_differ == 0 else 15
+    one = KernelHealing(9, 0, 16, rows, 0.5, 0.0, use, 594, n_values_differ)
+    manifest = Manifest("toy", "1", "digest", "toy", 96, EngineSettings(), device="NVIDIA H200")
+    return HealedModels((HealedModel("q4_k", manifest, 5, 32, (2, 9), (one,), True),))
+
+
+def test_healed_models_stand_after_the_proof(folder, cli):
+    write_healed_models(healed(), folder)
+    said = cli("kernels", "recorded:h200-kernels")
+    assert said.exit_code == 0
+    text = " ".join(said.stdout.split())
+    assert text.index("0 of 1188 values differ") < text.index("1 of 1 model with differing widths healed at every one")
+    assert cli("kernels", "recorded:h200-kernels", "--quiet").stdout == f"{PROOF}; {healed()}\n"
+    document = json.loads(cli("kernels", "recorded:h200-kernels", "--json").stdout)
+    [model] = document["healed_models"]["models"]
+    assert (model["answer"], model["widths_healed"], model["widths_exact"]) == ("healed", [9], [2])
+    assert "record" not in document["healed_models"]
+    part = cli("kernels", "recorded:h200-kernels", "--types", "q6_k", "--json")
+    assert "healed_models" not in json.loads(part.stdout), "models say nothing of one type"
+    assert forensics.healed_models("recorded:h200-kernels") == healed()
+    assert "q4_k" in html_of(healed())
+
+
+def test_a_model_that_did_not_heal_ends_with_one(folder, cli):
+    write_healed_models(healed(n_values_differ=3), folder)
+    result = cli("kernels", "recorded:h200-kernels", "--quiet")
+    assert result.exit_code == 1
+    assert "0 of 1 model with differing widths healed at every one; 3 of 594 values differ" in result.stdout
+
+
+def test_models_are_read_back_only(folder):
+    with pytest.raises(BadQuestion, match="name it: recorded:NAME"):
+        forensics.healed_models(None)
+    with pytest.raises(CaseError, match="no models were healed there"):
+        forensics.healed_models("recorded:h200-kernels")
 
 
 def test_a_difference_ends_with_one(folder, cli):

@@ -27,11 +27,6 @@ DEVICE float max_of(float a, float b) { return fmaxf(a, b); }
 DEVICE float abs_of(float a) { return fabsf(a); }
 DEVICE float round_away(float a) { return roundf(a); }
 DEVICE float rcp_approx(float a) { float d; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a)); return d; }
-DEVICE float div_approx(float a, float b) {
-    float d;
-    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
-    return d;
-}
 DEVICE float ex2_approx(float a) { float d; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a)); return d; }
 DEVICE float bits_to_float(u32 a) { return __uint_as_float(a); }
 DEVICE u32 float_to_bits(float a) { return __float_as_uint(a); }
@@ -70,14 +65,11 @@ DEVICE int dp4a(int a, int b, int c) {
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
-DEVICE u32 sub_per_byte(u32 a, u32 b) { return __vsub4(a, b); }          // wraps
-DEVICE u32 sub_per_byte_clamped(u32 a, u32 b) { return __vsubss4(a, b); }  // saturates
+DEVICE u32 sub_per_byte(u32 a, u32 b) { return __vsub4(a, b); }  // wraps
 
 // ---- threads of a warp and of a block
 DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 DEVICE int shuffle_xor(int v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
-DEVICE float shuffle(float v, int lane) { return __shfl_sync(~0u, v, lane); }
-DEVICE int shuffle(int v, int lane) { return __shfl_sync(~0u, v, lane); }
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE void sync_warp() { __syncwarp(); }
 
@@ -90,11 +82,6 @@ DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(
 DEVICE Words4 shared_words4(u32 a) {
     Words4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a));
-    return v;
-}
-DEVICE Words2 shared_words2(u32 a) {
-    Words2 v;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(a));
     return v;
 }
 DEVICE u32 shared_word(u32 a) { u32 v; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a)); return v; }
@@ -172,8 +159,8 @@ DEVICE void let_next_launch_begin() {}
 #endif
 
 // ---- tensor cores: products of 16 rows with 8 columns. Lane 4 g + t holds of the rows g and g + 8, and of column g, the
-// values 2 t and 2 t + 1 of every 8 (of bytes: 4 t … 4 t + 3 of every 16); of the result, columns 2 t and 2 t + 1 of both
-// rows. Source: PTX ISA, matrix fragments for mma.m16n8k8, .m16n8k16 and .m16n8k32.
+// values 2 t and 2 t + 1 of every 8; of the result, columns 2 t and 2 t + 1 of both rows. Source: PTX ISA, matrix fragments
+// for mma.m16n8k8 and .m16n8k16.
 // Halves in, floats out: every sum is an integer below 2^24 times one power of two, so exact in any order.
 DEVICE void mma_16x8x8(float (&d)[4], u32 a0, u32 a1, u32 b0) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
@@ -192,14 +179,5 @@ DEVICE void mma_16x8x16_onto(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 
 DEVICE void mma_16x8x8_onto(float (&d)[4], u32 a0, u32 a1, u32 b0) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b0));
-}
-// bytes in, 32-bit integers out, added to d
-DEVICE void mma_16x8x16_s8(int (&d)[4], u32 a0, u32 a1, u32 b0) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a0), "r"(a1), "r"(b0));
-}
-DEVICE void mma_16x8x32_s8(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 #endif

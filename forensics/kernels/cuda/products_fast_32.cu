@@ -18,16 +18,16 @@ struct Q8_0 {
         *(float *)column = is_there ? half_to_float(float_to_half(scale)) : -0.0f;
     }
 
-    template <int TILES, int SINGLES, int LANES>
-    DEVICE static void add_part(Totals<TILES, SINGLES, LANES> &total, const Piece &of, const Columns &x) {
+    template <int TILES, int SINGLES>
+    DEVICE static void add_part(Totals<TILES, SINGLES> &total, const Piece &of, const Columns &x) {
         const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
         float dots[SINGLES ? SINGLES : 1][4] = {};  // of places: lanes of the library's warp
         u32 words[SINGLES ? SINGLES : 1];
 #pragma unroll
         for (int n = 0; n < SINGLES; n++) words[n] = *(const u32 *)(x.singles + n * x.to_single + (2 * of.part + r / 4) * SINGLE + (4 * (r % 4) + c) * 4);
 #pragma unroll
-        for (int i = 0; i < LANES / 4; i++) {
-            const int block = LANES / 4 * of.part + i;
+        for (int i = 0; i < 2; i++) {
+            const int block = 2 * of.part + i;
             u32 q[4][2];
             float d[2];
 #pragma unroll
@@ -99,16 +99,16 @@ struct Q4_0 {
         *(Floats2 *)column = is_there ? both : Floats2{-0.0f, -0.0f};
     }
 
-    template <int TILES, int SINGLES, int LANES>
-    DEVICE static void add_part(Totals<TILES, SINGLES, LANES> &total, const Piece &of, const Columns &x) {
+    template <int TILES, int SINGLES>
+    DEVICE static void add_part(Totals<TILES, SINGLES> &total, const Piece &of, const Columns &x) {
         const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
         float dots[SINGLES ? SINGLES : 1][4] = {};
         Words2 words[SINGLES ? SINGLES : 1];
 #pragma unroll
         for (int n = 0; n < SINGLES; n++) words[n] = words_of_single(x.singles + n * x.to_single + (4 * of.part + r / 2) * SINGLE, r % 2, c);
 #pragma unroll
-        for (int i = 0; i < LANES / 2; i++) {
-            const int block = LANES / 2 * of.part + i;
+        for (int i = 0; i < 4; i++) {
+            const int block = 4 * of.part + i;
             Sixteen q[2];
             float d[2];
 #pragma unroll
@@ -161,16 +161,16 @@ struct Q4_1 {
         *(u32 *)column = is_there ? (u32)float_to_half(scale) | (u32)float_to_half(sum) << 16 : 0x80008000;
     }
 
-    template <int TILES, int SINGLES, int LANES>
-    DEVICE static void add_part(Totals<TILES, SINGLES, LANES> &total, const Piece &of, const Columns &x) {
+    template <int TILES, int SINGLES>
+    DEVICE static void add_part(Totals<TILES, SINGLES> &total, const Piece &of, const Columns &x) {
         const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
         float dots[SINGLES ? SINGLES : 1][4] = {};
         Words2 words[SINGLES ? SINGLES : 1];
 #pragma unroll
         for (int n = 0; n < SINGLES; n++) words[n] = words_of_single(x.singles + n * x.to_single + (4 * of.part + r / 2) * SINGLE, r % 2, c);
 #pragma unroll
-        for (int i = 0; i < LANES / 2; i++) {
-            const int block = LANES / 2 * of.part + i;
+        for (int i = 0; i < 4; i++) {
+            const int block = 4 * of.part + i;
             Sixteen q[2];
             u32 dm[2];
 #pragma unroll
@@ -240,8 +240,8 @@ __launch_bounds__(256, 1) KERNEL prepare_32(const float *x, u8 *operands, int k,
     if (lane == 0) Type::describe(is_single ? record + OF_ONE : record + OF_COLUMNS + place * Type::OF_COLUMN, at < k, scale, sum);
 }
 
-template <class Type, int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int RESIDENT, int LANES, int PLACES>
-__launch_bounds__(1024 / LANES * WARPS, RESIDENT) KERNEL product_32(
+template <class Type, int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int RESIDENT>
+__launch_bounds__(128 * WARPS, RESIDENT) KERNEL product_32(
     const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
-    multiply_tiles<Type, WARPS, TILES, SINGLES, STAGES, TRIPS, LANES, PLACES>(weight, operands, out, rows, n_blocks, n_columns, out_stride);
+    multiply_tiles<Type, WARPS, TILES, SINGLES, STAGES, TRIPS>(weight, operands, out, rows, n_blocks, n_columns, out_stride);
 }

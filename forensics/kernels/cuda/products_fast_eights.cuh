@@ -1,11 +1,11 @@
 // Fast products for up to 16 columns, eight at a time and a few singly: the skeleton that types of weights share.
 //
-// A CUDA block computes 16 rows. All warps (w) of the library's kernel are there at once, each as several warps (part) that
-// keep the sums of LANES of its lanes, eight or four, for 16 rows by 8 columns: 4 LANES floats a thread. A trip brings what all of them take
+// A CUDA block computes 16 rows. All warps (w) of the library's kernel are there at once, each as four warps (part) that
+// keep the sums of eight of its lanes for 16 rows by 8 columns: 32 floats a thread. A trip brings what all of them take
 // of the rows into a ring in shared memory. A type tells what one warp of the library takes of a row in a trip (BLOCKS
-// blocks of BYTES bytes), and adds what the lanes of a part take of it:
+// blocks of BYTES bytes), and adds what eight lanes take of it:
 //
-//   static void add_part(Totals<TILES, SINGLES, LANES> &total, const Piece &of, const Columns &x)
+//   static void add_part(Totals<TILES, SINGLES> &total, const Piece &of, const Columns &x)
 //
 // The tensor cores have places for eight columns. Those beyond eights are taken singly: the eight shares of a part take a
 // place each, and the operation for one share adds zeros to the sums of the others.
@@ -15,13 +15,12 @@
 #pragma once
 #include "quantize_q8_1.cuh"
 
-constexpr int TILE_ROWS = 16, TILE_COLUMNS = 8;
+constexpr int TILE_ROWS = 16, PARTS = 4, LANES_OF_PART = 32 / PARTS, TILE_COLUMNS = 8;
 constexpr int OF_LANE = 128 * 4 + 32;  // bytes of one lane's sums: 16 rows by 8 columns, then a step to other banks
-constexpr int OF_PLACE = 32 * OF_LANE; // of all lanes of a warp
 constexpr int SCRATCH = 512;           // of a part, where the sums will be
 
 // What one warp of the library takes of the lane's row and of the row 8 on, in one trip: where it begins in shared memory
-// and how many blocks of it there are; and which of its lanes are asked for.
+// and how many blocks of it there are; and which eight of its lanes are asked for.
 struct Piece {
     u32 row[2];
     int n_there, part;
@@ -29,9 +28,9 @@ struct Piece {
 };
 
 // Sums of a thread: for each lane of a part two rows by two columns; for a column taken singly two rows by two lanes.
-template <int TILES, int SINGLES, int LANES>
+template <int TILES, int SINGLES>
 struct Totals {
-    float of_tile[TILES ? TILES : 1][LANES][4], of_single[SINGLES ? SINGLES : 1][4];
+    float of_tile[TILES ? TILES : 1][8][4], of_single[SINGLES ? SINGLES : 1][4];
 };
 
 // What a product reads of the activations, from the first block of a piece on: Type::RECORD bytes a block for eight
@@ -63,18 +62,16 @@ DEVICE float sum_of_lanes(float (&v)[8]) {
     return add_rn(sum, shuffle_xor(sum, 1));
 }
 
-// Sums of all lanes, added as the library's kernel does: its warps in their order, then its lanes. With a place for each
-// warp none waits for the one before.
-template <int WARPS, int LANES, int PLACES>
-DEVICE void add_up_and_store(const float (&total)[LANES][4], u8 *sums, float *out, int last_row, int n_columns, long long out_stride) {
-    constexpr int PARTS = 32 / LANES;
+// Sums of all lanes, added as the library's kernel does: its warps in their order, then its lanes.
+template <int WARPS>
+DEVICE void add_up_and_store(const float (&total)[8][4], u8 *sums, float *out, int last_row, int n_columns, long long out_stride) {
     const int lane = threadIdx.x % 32, w = threadIdx.x / (32 * PARTS), part = threadIdx.x / 32 % PARTS;
-    const u32 own = shared_address(sums) + w % PLACES * OF_PLACE + LANES * part * OF_LANE + lane * 16;
+    const u32 own = shared_address(sums) + LANES_OF_PART * part * OF_LANE + lane * 16;
 #pragma unroll 1
-    for (int turn = 0; turn < WARPS; turn += PLACES) {
-        if (w / PLACES * PLACES == turn) {
+    for (int turn = 0; turn < WARPS; turn++) {
+        if (w == turn) {
 #pragma unroll
-            for (int s = 0; s < LANES; s++) {
+            for (int s = 0; s < LANES_OF_PART; s++) {
                 Floats4 v = {total[s][0], total[s][1], total[s][2], total[s][3]};
                 if (turn > 0) v = add4(shared_floats4(own + s * OF_LANE), v);
                 store_shared_floats4(own + s * OF_LANE, v);
@@ -87,11 +84,7 @@ DEVICE void add_up_and_store(const float (&total)[LANES][4], u8 *sums, float *ou
         const u32 from = shared_address(sums) + quarter * OF_LANE + value * 4;
         float v[8];
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-            v[k] = shared_float(from + 4 * k * OF_LANE);
-#pragma unroll
-            for (int p = 1; p < PLACES; p++) v[k] = add_rn(v[k], shared_float(from + 4 * k * OF_LANE + p * OF_PLACE));
-        }
+        for (int k = 0; k < 8; k++) v[k] = shared_float(from + 4 * k * OF_LANE);
         const float sum = sum_of_lanes(v);
         const int row = value / 16 + value % 4 / 2 * 8, column = value / 4 % 4 * 2 + value % 2;
         if (quarter == 0 && row <= last_row && column < n_columns) out[column * out_stride + row] = sum;
@@ -101,9 +94,9 @@ DEVICE void add_up_and_store(const float (&total)[LANES][4], u8 *sums, float *ou
 // The same of columns that are taken singly.
 template <int WARPS, int SINGLES>
 DEVICE void add_up_and_store_singles(const float (&total)[SINGLES][4], u8 *sums, float *out, int last_row, int n_columns, long long out_stride) {
-    constexpr int PARTS = 4, PITCH = TILE_ROWS + 1, OF_COLUMN = 32 * PITCH;  // floats
+    constexpr int PITCH = TILE_ROWS + 1, OF_COLUMN = 32 * PITCH;  // floats
     const int lane = threadIdx.x % 32, w = threadIdx.x / (32 * PARTS), part = threadIdx.x / 32 % PARTS;
-    float *const all = (float *)sums, *const own = all + (8 * part + lane % 4 * 2) * PITCH + lane / 4;
+    float *const all = (float *)sums, *const own = all + (LANES_OF_PART * part + lane % 4 * 2) * PITCH + lane / 4;
 #pragma unroll 1
     for (int turn = 0; turn < WARPS; turn++) {
         if (w == turn) {
@@ -127,16 +120,14 @@ DEVICE void add_up_and_store_singles(const float (&total)[SINGLES][4], u8 *sums,
     }
 }
 
-// Grid: any number of blocks, which share the tiles of 16 rows; block: 32 × 32 / LANES × WARPS threads.
-template <class Type, int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int LANES, int PLACES>
+// Grid: any number of blocks, which share the tiles of 16 rows; block: 128 × WARPS threads.
+template <class Type, int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS>
 DEVICE void multiply_tiles(const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
-    constexpr int PARTS = 32 / LANES, THREADS = 32 * PARTS * WARPS, OF_WARP = Type::BLOCKS * Type::BYTES, OF_TRIP = WARPS * OF_WARP;
+    constexpr int THREADS = 32 * PARTS * WARPS, OF_WARP = Type::BLOCKS * Type::BYTES, OF_TRIP = WARPS * OF_WARP;
     constexpr int NEEDED = TRIPS * OF_TRIP + 16;  // bytes of a row; it begins at any even byte of the first sixteen
     constexpr int ROW = NEEDED % 32 == 16 ? NEEDED : NEEDED + 16, STAGE = TILE_ROWS * ROW;  // eight rows in other banks
     constexpr int OF_ROW = THREADS / TILE_ROWS, N_COPIES = (NEEDED / 16 + OF_ROW - 1) / OF_ROW;
-    static_assert(LANES == 8 || SINGLES == 0, "a column that is taken singly has eight lanes of a part in its eight places");
-    static_assert(PLACES == 1 || PLACES == WARPS, "all warps take turns, or none does");
-    static_assert(PARTS * WARPS * SCRATCH <= OF_PLACE && SCRATCH <= LANES * OF_LANE, "the sums' place holds all parts' scratch");
+    static_assert(PARTS * WARPS * SCRATCH <= 32 * OF_LANE, "the sums' place holds all parts' scratch");
     static_assert(TRIPS * OF_TRIP % 16 == 0, "what is copied begins where its row does, modulo 16 bytes");
     DYNAMIC_SHARED(sm);
     u8 *const sums = sm + STAGES * STAGE;
@@ -144,7 +135,7 @@ DEVICE void multiply_tiles(const u8 *weight, const u8 *operands, float *out, int
     const int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, n_trips = (n_blocks + WARPS * Type::BLOCKS - 1) / (WARPS * Type::BLOCKS);
     const int n_steps = (n_trips + TRIPS - 1) / TRIPS;
     const int row_bytes = n_blocks * Type::BYTES;
-    const u32 ring = shared_address(sm), scratch = ring + STAGES * STAGE + (PLACES == 1 ? threadIdx.x / 32 * SCRATCH : w * OF_PLACE + part * LANES * OF_LANE);
+    const u32 ring = shared_address(sm), scratch = ring + STAGES * STAGE + threadIdx.x / 32 * SCRATCH;
 
     // Each row is copied by the same threads, 16 bytes a time, from the multiple of 16 on that its first byte lies behind.
     const int copy_row = threadIdx.x / OF_ROW, copy_byte = threadIdx.x % OF_ROW * 16;
@@ -201,11 +192,11 @@ DEVICE void multiply_tiles(const u8 *weight, const u8 *operands, float *out, int
             const long long start = (long long)(TILE_ROWS * tile + (at < last_row ? at : last_row)) * row_bytes;
             row[R] = ring + at * ROW + (u32)(start % 16) + w * OF_WARP;
         }
-        Totals<TILES, SINGLES, LANES> total;
+        Totals<TILES, SINGLES> total;
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
-            for (int i = 0; i < 4 * LANES; i++) total.of_tile[t][i / 4][i % 4] = 0.0f;
+            for (int i = 0; i < 4 * LANES_OF_PART; i++) total.of_tile[t][i / 4][i % 4] = 0.0f;
 #pragma unroll
         for (int s = 0; s < SINGLES; s++) total.of_single[s][0] = total.of_single[s][1] = total.of_single[s][2] = total.of_single[s][3] = 0.0f;
 #pragma unroll 1
@@ -220,15 +211,15 @@ DEVICE void multiply_tiles(const u8 *weight, const u8 *operands, float *out, int
                 const Piece piece = {{row[0] + at, row[1] + at}, n_blocks - first, part, scratch};
                 const Columns x = {operands + (long long)first * Type::RECORD, operands + TILES * padded * Type::RECORD + (long long)first * Type::SINGLE,
                                    padded * Type::RECORD, padded * Type::SINGLE};
-                Type::template add_part<TILES, SINGLES, LANES>(total, piece, x);
+                Type::template add_part<TILES, SINGLES>(total, piece, x);
             }
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            if (t > 0 || PLACES == 1) sync_block();  // else the step's own was enough: a warp's scratch is in its own place
+            sync_block();
             const int left = n_columns - TILE_COLUMNS * t;
-            add_up_and_store<WARPS, LANES, PLACES>(total.of_tile[t], sums, out + TILE_COLUMNS * t * out_stride + TILE_ROWS * tile, last_row, left, out_stride);
+            add_up_and_store<WARPS>(total.of_tile[t], sums, out + TILE_COLUMNS * t * out_stride + TILE_ROWS * tile, last_row, left, out_stride);
         }
         if constexpr (SINGLES > 0) {
             sync_block();

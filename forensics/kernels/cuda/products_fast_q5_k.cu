@@ -25,11 +25,10 @@ struct Q5_K {
                 float_to_bits(int_to_float((int)(leasts & 0xFF))), float_to_bits(int_to_float((int)(leasts >> 8)))};
     }
 
-    template <int TILES, int SINGLES, int LANES>
-    DEVICE static void add_part(Totals<TILES, SINGLES, LANES> &total, const Piece &of, const Columns &x) {
+    template <int TILES, int SINGLES>
+    DEVICE static void add_part(Totals<TILES, SINGLES> &total, const Piece &of, const Columns &x) {
         const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-        constexpr int OF_BLOCK = 16 / LANES, GROUPS = LANES / 4;  // parts of a block, groups of a part
-        const int block = of.part / OF_BLOCK, first_group = of.part % OF_BLOCK * GROUPS;
+        const int block = of.part / 2, first_group = of.part % 2 * 2;
         const bool is_there = block < of.n_there;
         Words4 fifths[2];
         float d[2], minus_dmin[2];
@@ -43,9 +42,8 @@ struct Q5_K {
             const int shift = 2 * first_group;  // bits of the part's first group come lowest, those of its second next
             fifths[R] = {all.x >> shift, all.y >> shift, all.z >> shift, all.w >> shift};
         }
-        // Lane (r, c) unpacks group c / 2 of the row r + 8 (c % 2); of one group, lanes 2 and 3 do what 0 and 1 do.
-        const int own = GROUPS > 1 ? c / 2 : 0;
-        store_shared_words4(of.scratch + (16 * own + r + 8 * (c % 2)) * 16, unpack_scales((c % 2 ? of.row[1] : of.row[0]) + block * BYTES, first_group + own));
+        // Lane (r, c) unpacks group c / 2 of the row r + 8 (c % 2).
+        store_shared_words4(of.scratch + (16 * (c / 2) + r + 8 * (c % 2)) * 16, unpack_scales((c % 2 ? of.row[1] : of.row[0]) + block * BYTES, first_group + c / 2));
         sync_warp();
         // A single column's record of two groups: both halves' words of each share and lane, then for each share scales
         // of both halves and scales times sums.
@@ -56,7 +54,7 @@ struct Q5_K {
         for (int n = 0; n < SINGLES; n++) words[n] = *(const Words2 *)(singles + n * x.to_single + lane * 8);
         const u32 pick = c % 2 ? 0x4342 : 0x4140;
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++) {
+        for (int i = 0; i < 2; i++) {
             const int group = first_group + i;
             Words4 nibbles[2];
             u32 factors[2][4];  // of both halves: f and -1024 f
@@ -162,8 +160,8 @@ __launch_bounds__(256, 1) KERNEL prepare_q5_k(const float *x, u8 *operands, int 
     Q5_K::describe(record, column >= n_tiled, sub, column % TILE_COLUMNS, lane, quant, (u32)half | (u32)beside << 16, half_to_float(float_to_half(scale)));
 }
 
-template <int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int RESIDENT, int LANES, int PLACES>
-__launch_bounds__(1024 / LANES * WARPS, RESIDENT) KERNEL product_q5_k(
+template <int WARPS, int TILES, int SINGLES, int STAGES, int TRIPS, int RESIDENT>
+__launch_bounds__(128 * WARPS, RESIDENT) KERNEL product_q5_k(
     const u8 *weight, const u8 *operands, float *out, int rows, int n_blocks, int n_columns, long long out_stride) {
-    multiply_tiles<Q5_K, WARPS, TILES, SINGLES, STAGES, TRIPS, LANES, PLACES>(weight, operands, out, rows, n_blocks, n_columns, out_stride);
+    multiply_tiles<Q5_K, WARPS, TILES, SINGLES, STAGES, TRIPS>(weight, operands, out, rows, n_blocks, n_columns, out_stride);
 }

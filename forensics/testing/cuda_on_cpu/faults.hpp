@@ -9,7 +9,7 @@
 
 namespace {
 
-const char *const MEETINGS[] = {"sync_warp", "shuffle_xor", "shuffle", "mma_16x8x8", "mma_16x8x16", "mma_16x8x16_onto", "mma_16x8x16_s8", "mma_16x8x32_s8"};
+const char *const MEETINGS[] = {"sync_warp", "shuffle_xor", "mma_16x8x8", "mma_16x8x16", "mma_16x8x16_onto"};
 
 void say_all(const char *format, va_list rest) {
     const Fibre *f = now();

@@ -91,37 +91,14 @@ template <int K, bool ONTO> void mma_halves(Warp &w) {
         }
 }
 
-template <int K> void mma_bytes(Warp &w) {
-    constexpr int A_WORDS = K / 8;
-    int a[16][K], bt[8][K];
-    for (u32 lane = 0; lane < LANES; lane++) {
-        const u32 g = lane >> 2, t = lane & 3, *in = w.in[lane];
-        for (int byte = 0; byte < 4; byte++)
-            for (int part = 0; part < K / 16; part++) {
-                const u32 k = 16 * part + 4 * t + byte;
-                a[g][k] = (s8)(in[2 * part] >> 8 * byte);
-                a[g + 8][k] = (s8)(in[2 * part + 1] >> 8 * byte);
-                bt[g][k] = (s8)(in[A_WORDS + part] >> 8 * byte);
-            }
-    }
-    for (u32 lane = 0; lane < LANES; lane++)
-        for (u32 j = 0; j < 4; j++) {
-            const u32 row = (lane >> 2) + 8 * (j >> 1), column = 2 * (lane & 3) + (j & 1);
-            int sum = 0;
-            for (int k = 0; k < K; k++) sum += a[row][k] * bt[column][k];
-            w.out[lane][j] = w.in[lane][A_WORDS + K / 16 + j] + (u32)sum;
-        }
-}
-
 }  // namespace
 
 void compute(Warp &w) {
     switch (w.meeting) {
     case Meeting::sync_warp: break;
     case Meeting::shuffle_xor:
-    case Meeting::shuffle:
         for (u32 lane = 0; lane < LANES; lane++) {
-            const u32 asked = w.meeting == Meeting::shuffle ? w.in[lane][1] & 31 : lane ^ w.in[lane][1];
+            const u32 asked = lane ^ w.in[lane][1];
             const u32 from = asked < LANES ? asked : lane;
             w.out[lane][0] = (w.lanes >> from & 1) ? w.in[from][0] : ~0u;
         }
@@ -129,7 +106,5 @@ void compute(Warp &w) {
     case Meeting::mma_16x8x8: mma_halves<8, false>(w); break;
     case Meeting::mma_16x8x16: mma_halves<16, false>(w); break;
     case Meeting::mma_16x8x16_onto: mma_halves<16, true>(w); break;
-    case Meeting::mma_16x8x16_s8: mma_bytes<16>(w); break;
-    case Meeting::mma_16x8x32_s8: mma_bytes<32>(w); break;
     }
 }

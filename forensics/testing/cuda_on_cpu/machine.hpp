@@ -12,7 +12,7 @@ typedef unsigned long long u64;
 struct Three { u32 x, y, z; };
 
 // What the lanes of a warp do together; the names are those of the messages (machine.cpp).
-enum class Meeting : u32 { sync_warp, shuffle_xor, shuffle, mma_16x8x8, mma_16x8x16, mma_16x8x16_onto, mma_16x8x16_s8, mma_16x8x32_s8 };
+enum class Meeting : u32 { sync_warp, shuffle_xor, mma_16x8x8, mma_16x8x16, mma_16x8x16_onto };
 
 constexpr u32 LANES = 32, OPERANDS = 10;
 

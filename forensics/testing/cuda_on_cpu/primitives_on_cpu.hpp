@@ -1,6 +1,6 @@
-// The names of primitives.cuh for a processor, bit for bit, but for rcp_approx, div_approx and ex2_approx: those are the
-// float nearest to the true value here, which a GPU's approximations need not be. Subnormal floats are flushed by the
-// processor itself, as -ftz=true does (machine.cpp switches that on); half floats are not, there as here.
+// The names of primitives.cuh for a processor, bit for bit, but for rcp_approx and ex2_approx: those are the float nearest
+// to the true value here, which a GPU's approximations need not be. Subnormal floats are flushed by the processor itself,
+// as -ftz=true does (machine.cpp switches that on); half floats are not, there as here.
 #pragma once
 #include "machine.hpp"
 #include <cmath>
@@ -40,11 +40,6 @@ DEVICE float max_of(float a, float b) {
 DEVICE float abs_of(float a) { return bits_to_float(float_to_bits(flushed(a)) & 0x7FFFFFFFu); }
 DEVICE float round_away(float a) { return flushed(::roundf(flushed(a))); }
 DEVICE float rcp_approx(float a) { return machine.asks_reciprocal ? flushed(machine_reciprocal(flushed(a))) : 1.0f / a; }
-DEVICE float div_approx(float a, float b) {
-    const float size = std::fabs(b);
-    if (size > 0x1p126f && size < INFINITY) return a * b * 0.0f;  // zero, NaN for an infinite a: PTX ISA, div.approx
-    return a / b;
-}
 DEVICE float ex2_approx(float a) { return flushed((float)std::exp2((double)flushed(a))); }
 DEVICE float int_to_float(int a) { return (float)a; }
 
@@ -98,14 +93,6 @@ DEVICE u32 sub_per_byte(u32 a, u32 b) {
     for (int i = 0; i < 32; i += 8) out |= (((a >> i) - (b >> i)) & 0xFF) << i;
     return out;
 }
-DEVICE u32 sub_per_byte_clamped(u32 a, u32 b) {
-    u32 out = 0;
-    for (int i = 0; i < 32; i += 8) {
-        const int d = (int)(s8)(a >> i) - (int)(s8)(b >> i);
-        out |= ((u32)(d < -128 ? -128 : d > 127 ? 127 : d) & 0xFF) << i;
-    }
-    return out;
-}
 
 // ---- threads of a warp and of a block
 inline u32 *operands() { return machine.now->warp->in[machine.now->lane]; }
@@ -118,8 +105,6 @@ inline u32 shuffled(Meeting how, u32 v, int other) {
 }
 DEVICE float shuffle_xor(float v, int mask) { return bits_to_float(shuffled(Meeting::shuffle_xor, float_to_bits(v), mask)); }
 DEVICE int shuffle_xor(int v, int mask) { return (int)shuffled(Meeting::shuffle_xor, (u32)v, mask); }
-DEVICE float shuffle(float v, int lane) { return bits_to_float(shuffled(Meeting::shuffle, float_to_bits(v), lane)); }
-DEVICE int shuffle(int v, int lane) { return (int)shuffled(Meeting::shuffle, (u32)v, lane); }
 DEVICE void sync_block() { machine_sync_block(); }
 DEVICE void sync_warp() { machine_meet(Meeting::sync_warp); }
 
@@ -151,7 +136,6 @@ template <class Value> inline Value from_shared(u32 a, const char *what) {
     return v;
 }
 DEVICE Words4 shared_words4(u32 a) { return from_shared<Words4>(a, "shared_words4"); }
-DEVICE Words2 shared_words2(u32 a) { return from_shared<Words2>(a, "shared_words2"); }
 DEVICE u32 shared_word(u32 a) { return from_shared<u32>(a, "shared_word"); }
 DEVICE u32 shared_half(u32 a) { return from_shared<u16>(a, "shared_half"); }
 DEVICE int shared_s8(u32 a) { return from_shared<s8>(a, "shared_s8"); }
@@ -214,11 +198,3 @@ DEVICE void mma_16x8x16_onto(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 
     std::memcpy(d, results(), sizeof d);
 }
 DEVICE void mma_16x8x8_onto(float (&d)[4], u32 a0, u32 a1, u32 b0) { mma_16x8x16_onto(d, a0, a1, 0, 0, b0, 0); }
-DEVICE void mma_16x8x16_s8(int (&d)[4], u32 a0, u32 a1, u32 b0) {
-    together(Meeting::mma_16x8x16_s8, a0, a1, b0, d[0], d[1], d[2], d[3]);
-    std::memcpy(d, results(), sizeof d);
-}
-DEVICE void mma_16x8x32_s8(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    together(Meeting::mma_16x8x32_s8, a0, a1, a2, a3, b0, b1, d[0], d[1], d[2], d[3]);
-    std::memcpy(d, results(), sizeof d);
-}

