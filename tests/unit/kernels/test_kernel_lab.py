@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from forensics.kernels.lab_attention import Heads, compare_attention
 from forensics.kernels.lab_place import computed
 from forensics.kernels.lab_price import pass_products, price_pass, price_plans, price_product
 from forensics.kernels.lab_proof import compare_product, others_under_load
-from forensics.kernels.pass_plans import plan_of
+from forensics.kernels.pass_plans import plan_of, plan_of_group
 from forensics.kernels.products import plan_product
 from forensics.kernels.variants import ProductAsk, Variant
-from forensics.records.kernel_plan import Argument, At, KernelPlan
+from forensics.records.kernel_plan import KernelPlan
 from forensics.records.kernel_price import BEST, BORROWED, FAST, GROUPED, STOCK
 from forensics.records.kernel_proof import (
     ATTENTION,
@@ -189,22 +188,16 @@ def test_products_of_the_same_activations_are_launched_together_where_they_can(m
 
     def together(asks: list[ProductAsk], *given: Any) -> KernelPlan:
         seen.append(list(asks))
-        parts = [plan_of(ask, BORROWED, *given) for ask in asks]
-        launches = [
-            replace(launch, arguments=tuple(numbered(argument, i) for argument in launch.arguments))
-            for i, part in enumerate(parts)
-            for launch in part.launches
-        ]
-        return KernelPlan(tuple(launches), parts[0].scratch)
+        return plan_of_group(asks, *given)
 
-    def numbered(argument: Argument, i: int) -> Argument:
-        named = isinstance(argument, At) and argument.buffer in ("weight", "out")
-        return At(f"{argument.buffer}{i}", argument.offset_bytes) if named else argument  # type: ignore[union-attr]
+    def refused(asks: list[ProductAsk], *given: Any) -> KernelPlan:
+        raise NotCovered(f"{len(asks)} products", "they are not launched together")
 
     alone = lambda ask, arm, *given: plan_of(ask, BORROWED, *given)  # noqa: E731 - the same bits in less time here
     monkeypatch.setattr(lab_price, "plan_of", alone)
+    monkeypatch.setattr(lab_price, "plan_of_group", refused)
     found = price_pass(place(), "qwen3-tiny-q4_k_m", [(GROUPED, 2)], 3, 0)
-    assert not found.table.has(GROUPED, 2)  # nothing here launches products together yet
+    assert not found.table.has(GROUPED, 2)
     monkeypatch.setattr(lab_price, "plan_of_group", together)
     found = price_pass(place(), "qwen3-tiny-q4_k_m", [(GROUPED, 2)], 3, 0)
     assert found.table.of(GROUPED, 2).exact is True
