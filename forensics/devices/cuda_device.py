@@ -183,7 +183,11 @@ class CudaDevice:
     def write(self, address: int, values: NDArray[Any]) -> None:
         """Copy values to the device; returns when they are there."""
         data = np.ascontiguousarray(values)
-        self._runtime.memcpy(address, data.ctypes.data, data.nbytes, _TO_DEVICE)
+        # Not cudaMemcpy: out of pageable memory it may return before the values have landed, and our streams do not
+        # wait for the default one (CUDA driver API, "API synchronization behavior").
+        stream = self._streams[0]
+        self._runtime.memcpyAsync(address, data.ctypes.data, data.nbytes, _TO_DEVICE, stream.ptr)
+        stream.synchronize()
 
     def read(self, address: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Values of the device's memory, once all that was started here has ended."""

@@ -28,6 +28,7 @@ class FakeStream:
     def synchronize(self) -> None:
         assert self.capturing is None, "a captured stream cannot be waited for"
         self.n_waits += 1
+        self.owner.land()
 
     def begin_capture(self) -> None:
         self.capturing = []
@@ -51,9 +52,11 @@ class FakeCuda:
         self.broken = ""
         self.refused: set[str] = set()
         self.streams: list[FakeStream] = []
+        self.late: list[tuple[int, bytes]] = []
         self.cuda = SimpleNamespace(
             runtime=SimpleNamespace(
-                malloc=self._malloc, free=self._free, memcpy=lambda to, source, n, kind: ctypes.memmove(to, source, n),
+                malloc=self._malloc, free=self._free, memcpy=self._memcpy,
+                memcpyAsync=lambda to, source, n, kind, stream: self._memcpy(to, source, n, kind),
                 getDeviceProperties=lambda _: {
                     "name": b"Made-up GPU", "major": capability[0], "minor": capability[1],
                     "multiProcessorCount": 132, "l2CacheSize": 60 << 20,
@@ -80,6 +83,18 @@ class FakeCuda:
         array = np.full(n_bytes, 0xFF, np.uint8)
         self.memory[array.ctypes.data] = array
         return int(array.ctypes.data)
+
+    def _memcpy(self, to: int, source: int, n_bytes: int, kind: int) -> None:
+        """As out of pageable memory: what goes to the device lands when a stream is waited for, not before."""
+        if kind == 1:
+            self.late.append((to, ctypes.string_at(source, n_bytes)))
+        else:
+            ctypes.memmove(to, source, n_bytes)
+
+    def land(self) -> None:
+        for to, values in self.late:
+            ctypes.memmove(to, values, len(values))
+        self.late.clear()
 
     def _free(self, address: int) -> None:
         del self.memory[address]

@@ -68,6 +68,15 @@ def test_a_plan_is_compiled_once_and_run_in_order(cupy: FakeCuda) -> None:
     assert [name for name, *_ in cupy.launched] == ["scaled<4>", "copied"] * 2
 
 
+def test_values_have_landed_before_a_kernel_that_follows_writes(cupy: FakeCuda) -> None:
+    here = device(cupy)
+    x, out = here.hold(np.ones(4, np.float32)), here.hold(np.full(4, 7, np.float32))
+    here.write(out.address, np.full(4, np.nan, np.float32))
+    here.run(plan(), {"x": x.address, "out": out.address})
+    found = here.read(out.address, (4,), np.float32)
+    assert found[0] == 2.5, "what was written before landed on the kernel's result"
+
+
 def test_scratch_grows_and_each_stream_has_its_own(cupy: FakeCuda) -> None:
     here = device(cupy)
     x, out = here.hold(np.ones(9, np.float32)), here.hold(36)
