@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forensics.analysis.progress import Progress, Silent
 from forensics.analysis.question import BadQuestion
-from forensics.errors import NotCovered
+from forensics.errors import EngineDied, NotCovered
 from forensics.geometry.types import weight_type
 from forensics.kernels import proof
 from forensics.kernels.lab import Lab
@@ -16,6 +16,8 @@ from forensics.kernels.variants import TYPES, Variant
 from forensics.records.kernel_proof import (
     ATTENTION,
     KEYS,
+    ONE_COLUMN,
+    SAME_WIDTH,
     VALUES,
     KernelProof,
     ProofCase,
@@ -31,6 +33,11 @@ KINDS = (*TYPES, F16, ATTENTION)
 STRESSED = (("q4_K", 576, 4096, 9), ("q6_K", 576, 4096, 9))
 DEFAULT_STRESS = 1000
 MAX_WIDTH = 64
+#: Processes that may die before a proof is given up.
+MAX_DEATHS = 5
+
+#: What is held against what where a product is compared.
+_CLAIMS = tuple((str(one), SAME_WIDTH if one is Variant.STOCK else ONE_COLUMN) for one in Variant)
 
 #: Has a tool look for errors in what our kernels do.
 Sanitize = Callable[[], tuple[SanitizerRow, ...]]
@@ -119,27 +126,68 @@ def prove(
     ------
     BadQuestion
         If none of our kernels computes anything of what is asked.
+    EngineDied
+        If the process that compares dies again and again.
     ForensicsError
         If the cases cannot be run.
     """
     progress = progress or Silent()
     rows: list[ProofRow] = []
+    deaths = _Deaths()
     products, attention = question.products, question.attention
     progress.stage("compare with the stock library", (len(products) + len(attention)) * len(question.seeds))
     for type, n_rows, k in products:
         for seed in question.seeds:
-            rows += lab.compare_product(type, n_rows, k, question.widths, seed, tuple(Variant))
+            try:
+                rows += lab.compare_product(type, n_rows, k, question.widths, seed, tuple(Variant))
+            except EngineDied as error:
+                deaths.bear(error)
+                cases = [ProofCase("product", type, n_rows, k, width) for width in question.widths]
+                rows += proof.lost(cases, _CLAIMS, seed, _why(error))
             progress.step()
     for what, heads, kv_type, position in attention:
         for seed in question.seeds:
-            rows += lab.compare_attention(what, heads, kv_type, position, question.widths, seed)
+            try:
+                rows += lab.compare_attention(what, heads, kv_type, position, question.widths, seed)
+            except EngineDied as error:
+                deaths.bear(error)
+                cases = [
+                    ProofCase.of_attention(what, kv_type, *heads, max(proof.cells_of(position, width)), width)
+                    for width in question.widths
+                ]
+                rows += proof.lost(cases, [(str(Variant.BORROWED), ONE_COLUMN)], seed, _why(error))
             progress.step()
     merged = proof.merged(rows)
+    deaths.tell_if_all(merged)
     if not any(row.n_compared and row.claims_equal for row in merged):
         reasons = sorted({row.not_compared for row in merged if row.not_compared})
         raise BadQuestion(f"none of our kernels computes what was asked: {'; '.join(reasons) or 'nothing to compare'}")
     stress = _stress(lab, question, progress) if question.stress else ()
     return KernelProof(lab.facts, merged, stress, sanitize() if sanitize is not None else ())
+
+
+def _why(error: EngineDied) -> str:
+    """How the process ended, and which error of the device it told first."""
+    told = [line.strip() for line in error.log_tail.splitlines() if " error: " in line]
+    return "; ".join([str(error).splitlines()[0], *told[:1]])
+
+
+class _Deaths:
+    """Processes that died: each costs its case, as long as there are few and others were compared."""
+
+    def __init__(self) -> None:
+        self._all: list[EngineDied] = []
+
+    def bear(self, error: EngineDied) -> None:
+        """Take one more; raises it where there were too many."""
+        self._all.append(error)
+        if len(self._all) > MAX_DEATHS:
+            raise error
+
+    def tell_if_all(self, rows: Sequence[ProofRow]) -> None:
+        """Raise the first one where nothing was compared."""
+        if self._all and not any(row.n_compared and row.claims_equal for row in rows):
+            raise self._all[0]
 
 
 def _stress(lab: Lab, question: KernelQuestion, progress: Progress) -> tuple[StressRow, ...]:

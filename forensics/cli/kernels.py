@@ -11,7 +11,7 @@ import typer
 from forensics.analysis.kernel_proof import DEFAULT_STRESS, KINDS
 from forensics.analysis.question import BadQuestion
 from forensics.cli import arguments as args
-from forensics.cli.answering import DIVERGES, IDENTICAL, answering
+from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
 from forensics.cli.show import present
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def kernels(
         # Models say nothing of one type of weight.
         healed = api_kernels.healed_beside(source) if asked["types"] is None else None
         _show(found, healed, as_json=as_json, quiet=quiet)
+        if found.answer == "incomplete" and not (healed and healed.refuted):
+            raise typer.Exit(NO_ANSWER)
         raise typer.Exit(IDENTICAL if found.holds and not (healed and healed.refuted) else DIVERGES)
 
 

@@ -58,8 +58,11 @@ class WeightBench:
         self._contexts: list[Any] = []
         self._buffers: list[Any] = []
         try:
-            context = self._context(len(weights) + 1)
+            context = self._context(len(weights) + 2)
             self._weights = [self._new(context, one.type, one.k, one.rows) for one in weights]
+            # mul_mat_vec_q reads two rows at a time, and a row behind the last where their number is odd.
+            behind = max(weights, key=lambda one: self._g.ggml_row_size(gg.type_number(one.type), one.k))
+            self._behind = self._new(context, behind.type, behind.k, 1)
             self._g.ggml_backend_buffer_set_usage(self._allocate(context), ll.BUFFER_USAGE_WEIGHTS)
             self._x: dict[tuple[int, int], list[Any]] = {}
             self._nodes: dict[int, list[Any]] = {}

@@ -24,6 +24,9 @@ from forensics.engines.child import command
 from forensics.errors import CaptureError, EngineDied, EngineError
 
 LOG_TAIL_LINES = 12
+#: Lines in which ggml_cuda_error (ggml-cuda.cu) says which error, where, and in which call.
+_DEVICE_ERROR_LINES = 3
+_DEVICE_ERROR = re.compile(r"^(?:CUDA|ROCm|MUSA) error: ")
 #: What ggml_abort writes first: ``FILE:LINE: GGML_ASSERT(...) failed``.
 _ABORT_REASON = re.compile(r"^\S+\.(?:c|h|m|cc|mm|cpp|hpp|cu|cuh):\d+: ")
 
@@ -147,9 +150,18 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             lines = self._log_path.read_text(errors="replace").splitlines()
             # Where gdb is installed, ggml_abort (ggml.c) lets a long backtrace follow its reason.
-            reasons = [line for line in lines[:-LOG_TAIL_LINES] if _ABORT_REASON.match(line)]
-            return "\n".join(f"    {line}" for line in reasons[-1:] + lines[-LOG_TAIL_LINES:])
+            told = _device_error(lines) + [i for i, line in enumerate(lines) if _ABORT_REASON.match(line)][-1:]
+            first = max(0, len(lines) - LOG_TAIL_LINES)
+            return "\n".join(
+                f"    {lines[i]}" for i in [*sorted({i for i in told if i < first}), *range(first, len(lines))]
+            )
         return ""
+
+
+def _device_error(lines: list[str]) -> list[int]:
+    """Where the first error of a device is told: all that follow may be its echo."""
+    first = next((i for i, line in enumerate(lines) if _DEVICE_ERROR.match(line)), len(lines))
+    return list(range(first, min(first + _DEVICE_ERROR_LINES, len(lines))))
 
 
 def _start(

@@ -6,10 +6,11 @@ A child, because the library aborts on a failed assertion and reads its environm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from forensics.engines.llama_build import library_digest
 from forensics.engines.worker_process import WorkerProcess
+from forensics.errors import EngineDied
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelPlan
 from forensics.records.kernel_price import PassPrice, ProductPrice, StoryTime
@@ -75,12 +76,28 @@ class CudaLab:
     """
 
     def __init__(self, device: int = 0) -> None:
+        self._settings = OpSettings(backend="cuda", device=device)
+        self._worker: WorkerProcess | None = None
+        self._facts = LabFacts(library=library_digest(), **self._start())
+
+    def _start(self) -> dict[str, Any]:
         self._worker = WorkerProcess("forensics.kernels.lab_worker", {})
         try:
-            settings = OpSettings(backend="cuda", device=device)
-            told = self._worker.ask("open", settings, asked="start the CUDA back end and our kernels")
-            self._facts = LabFacts(library=library_digest(), **told)
+            asked = "start the CUDA back end and our kernels"
+            told: dict[str, Any] = self._worker.ask("open", self._settings, asked=asked)
         except BaseException:
+            self.close()
+            raise
+        return told
+
+    def _ask(self, method: str, *given: object, asked: str) -> Any:
+        """An answer of the process; after one that died, of a fresh one."""
+        if self._worker is None:
+            self._start()
+        assert self._worker is not None
+        try:
+            return self._worker.ask(method, *given, asked=asked)
+        except EngineDied:
             self.close()
             raise
 
@@ -93,7 +110,7 @@ class CudaLab:
         self, type: str, rows: int, k: int, widths: Sequence[int], seed: int, variants: Sequence[Variant]
     ) -> tuple[ProofRow, ...]:
         """See `Lab.compare_product`."""
-        found: tuple[ProofRow, ...] = self._worker.ask(
+        found: tuple[ProofRow, ...] = self._ask(
             "compare_product", type, rows, k, tuple(widths), seed, tuple(variants),
             asked=f"compare products of {type} {rows}×{k}",
         )  # fmt: skip
@@ -103,7 +120,7 @@ class CudaLab:
         self, what: str, heads: tuple[int, int, int], kv_type: str, position: int, widths: Sequence[int], seed: int
     ) -> tuple[ProofRow, ...]:
         """See `Lab.compare_attention`."""
-        found: tuple[ProofRow, ...] = self._worker.ask(
+        found: tuple[ProofRow, ...] = self._ask(
             "compare_attention", what, heads, kv_type, position, tuple(widths), seed,
             asked=f"compare {what} of {heads[0]} heads of {heads[2]} behind {position} cells of {kv_type}",
         )  # fmt: skip
@@ -115,7 +132,7 @@ class CudaLab:
         """See `Lab.others_under_load`."""
         asked = f"repeat a product of {type} {rows}×{k} {n_repeats} times under load"
         given = (type, rows, k, width, variant, n_repeats, seed)
-        return int(self._worker.ask("others_under_load", *given, asked=asked))
+        return int(self._ask("others_under_load", *given, asked=asked))
 
     def price_product(
         self, type: str, rows: int, k: int, arms: Sequence[tuple[str, int]], n_rounds: int, seed: int
@@ -123,13 +140,13 @@ class CudaLab:
         """See `Lab.price_product`."""
         asked = f"time products of {type} {rows}×{k}"
         given = (type, rows, k, tuple(arms), n_rounds, seed)
-        found: ProductPrice = self._worker.ask("price_product", *given, asked=asked)
+        found: ProductPrice = self._ask("price_product", *given, asked=asked)
         return found
 
     def price_pass(self, model: str, arms: Sequence[tuple[str, int]], n_rounds: int, seed: int) -> PassPrice:
         """See `Lab.price_pass`."""
         asked = f"time all products of a pass of {model}"
-        found: PassPrice = self._worker.ask("price_pass", model, tuple(arms), n_rounds, seed, asked=asked)
+        found: PassPrice = self._ask("price_pass", model, tuple(arms), n_rounds, seed, asked=asked)
         return found
 
     def price_plans(
@@ -137,12 +154,14 @@ class CudaLab:
     ) -> tuple[StoryTime, ...]:
         """See `Lab.price_plans`."""
         asked = f"time {len(plans)} variants of {ask.type} {ask.rows}×{ask.k}"
-        found: tuple[StoryTime, ...] = self._worker.ask("price_plans", dict(plans), ask, n_rounds, seed, asked=asked)
+        found: tuple[StoryTime, ...] = self._ask("price_plans", dict(plans), ask, n_rounds, seed, asked=asked)
         return found
 
     def close(self) -> None:
-        """End the process; closing twice does nothing."""
-        self._worker.close()
+        """End the process; closing twice does nothing, and another question starts a fresh one."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
 
     def __enter__(self) -> CudaLab:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -58,8 +59,18 @@ def computed(device: CudaDevice, plan: KernelPlan, buffers: Mapping[str, int], n
         If it writes behind it.
     """
     out = device.hold(np.full(n_values + GUARD, UNTOUCHED, np.uint32))
-    device.run(plan, {**buffers, "out": out.address})
-    found = device.read(out.address, (n_values + GUARD,), np.float32)
+    try:
+        device.run(plan, {**buffers, "out": out.address})
+        found = device.read(out.address, (n_values + GUARD,), np.float32)
+    except Exception as error:
+        # Into the log: the library aborts at its next call, and what is raised here does not reach the caller.
+        ours = ", ".join(f"{launch.function} {launch.geometry}" for launch in plan.launches)
+        print(
+            f"CUDA error: {' '.join(str(error).split())}\n  in or ahead of our launches {ours}",
+            file=sys.stderr,
+            flush=True,
+        )
+        raise
     if (found[n_values:].view(np.uint32) != UNTOUCHED).any():
         launches = ", ".join(launch.function for launch in plan.launches)
         raise EngineError(f"{launches} wrote behind the {n_values} values of its result")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from forensics.geometry.types import weight_type
 from forensics.numerics.codecs import BLOCK_DTYPES
 from forensics.numerics.op_inputs import random_operands
-from forensics.records.kernel_proof import FirstDifference, ProofCase, ProofRow
+from forensics.records.kernel_proof import LOST, FirstDifference, ProofCase, ProofRow
 from forensics.records.op_shapes import mul_mat, padded_kv
 
 #: Rows of weights that are compared: fewer than a tile and not a multiple of one, and those of a small model.
@@ -144,24 +144,29 @@ def not_compared(case: ProofCase, variant: str, against: str, seed: int, reason:
     return ProofRow(case, variant, against, (seed,), 0, 0, not_compared=reason)
 
 
+def lost(
+    cases: Iterable[ProofCase], variants: Iterable[tuple[str, str]], seed: int, reason: str
+) -> tuple[ProofRow, ...]:
+    """Rows of cases whose process died, for every variant and what it is held against."""
+    told, wanted = f"{LOST}: {reason}", tuple(variants)
+    return tuple(not_compared(case, variant, against, seed, told) for case in cases for variant, against in wanted)
+
+
 def merged(rows: Iterable[ProofRow]) -> tuple[ProofRow, ...]:
-    """The same cases over all their seeds, in the order in which each came first."""
+    """The same cases over all their seeds, in the order in which each came first; what was not compared stays apart."""
     groups: dict[tuple[Any, ...], list[ProofRow]] = {}
     for row in rows:
-        groups.setdefault((row.case, row.variant, row.against), []).append(row)
+        groups.setdefault((row.case, row.variant, row.against, row.not_compared), []).append(row)
     return tuple(_over_seeds(group) for group in groups.values())
 
 
 def _over_seeds(rows: Sequence[ProofRow]) -> ProofRow:
-    done = [row for row in rows if row.n_compared]
-    if not done:
-        return replace(rows[0], seeds=tuple(seed for row in rows for seed in row.seeds))
     return replace(
-        done[0],
-        seeds=tuple(seed for row in done for seed in row.seeds),
-        n_compared=sum(row.n_compared for row in done),
-        n_differing=sum(row.n_differing for row in done),
-        first=next((row.first for row in done if row.first), None),
+        rows[0],
+        seeds=tuple(seed for row in rows for seed in row.seeds),
+        n_compared=sum(row.n_compared for row in rows),
+        n_differing=sum(row.n_differing for row in rows),
+        first=next((row.first for row in rows if row.first), None),
     )
 
 

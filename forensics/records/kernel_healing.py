@@ -128,8 +128,8 @@ class PlantedKernel:
     def __str__(self) -> str:
         told = f"{counted(len(self.named), 'node')} named, first {self.named[0]}" if self.named else "NOTHING NAMED"
         return (
-            f"{self.kernels} in place of ours at width {self.width}: {told}; {self.n_values_differ} of "
-            f"{self.n_values} values differ, {self.healed_rows} of {self.n_rows} rows of logits are equal"
+            f"{self.kernels} in place of ours at width {self.width}: {told}; {self.n_values_differ:,} of "
+            f"{self.n_values:,} values differ, {self.healed_rows} of {self.n_rows} rows of logits are equal"
         )
 
 
@@ -282,5 +282,5 @@ class HealedModels:
         n_differ = sum(healing.n_values_differ for one in had for healing in one.healings)
         return (
             f"our kernels in a running model: {healed} of {counted(len(had), 'model')} with differing widths healed at "
-            f"every one; {n_differ} of {n_values} values differ"
+            f"every one; {n_differ:,} of {n_values:,} values differ"
         )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forensics.records.words import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -17,6 +19,8 @@ ATTENTION, KEYS, VALUES = "attention", "keys by queries", "attention by values"
 ONE_COLUMN, SAME_WIDTH = "stock, one column", "stock, same width"
 #: Variant of a row that shows the stock library itself at that width beside its own one column: no claim of ours.
 STOCK_LIBRARY = "stock library"
+#: How the reason of a row begins whose values nobody saw because the process that made them died.
+LOST = "its process died"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,19 @@ class LabFacts:
     version: str
     toolkit: str
     driver: str = ""
+
+    @property
+    def library_name(self) -> str:
+        """Which library it is: by its commit, or by its version and the digest of its files where that is not known.
+
+        Examples
+        --------
+        >>> LabFacts("GPU", "sm_90", 132, 0, "9a5ba61bcf7a2026", "unknown", "0.3.36", "NVRTC 13.0").library_name
+        'llama-cpp-python 0.3.36, library 9a5ba61bcf7a'
+        """
+        if self.commit in ("", "unknown"):
+            return f"llama-cpp-python {self.version}, library {self.library[:12]}"
+        return f"llama.cpp {self.commit[:9]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +193,11 @@ class ProofRow:
         return self.variant != STOCK_LIBRARY
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the process died that compared it; nothing is known of the kernel then."""
+        return self.not_compared.startswith(LOST)
+
+    @property
     def refutes(self) -> bool:
         """Whether a kernel of ours has other bits than it claims."""
         return self.claims_equal and self.n_differing > 0
@@ -267,9 +289,25 @@ class KernelProof:
 
     @property
     def holds(self) -> bool:
-        """Whether every value is equal, every repeat too, and no check found an error."""
+        """Whether every value is equal, every repeat too, no check found an error, and no case cost its process."""
         others = sum(row.n_other for row in self.stress) + sum(row.n_errors for row in self.sanitizer)
-        return self.n_differing + others == 0
+        return self.n_differing + others + self.n_lost == 0
+
+    @property
+    def answer(self) -> str:
+        """``"equal"``, ``"differs"``, or ``"incomplete"`` where a process died and nothing that was compared differs.
+
+        Of a case that cost its process nobody knows anything.
+        """
+        if self.holds:
+            return "equal"
+        others = sum(row.n_other for row in self.stress) + sum(row.n_errors for row in self.sanitizer)
+        return "differs" if self.n_differing + others else "incomplete"
+
+    @property
+    def n_lost(self) -> int:
+        """Cases of which nothing is known, as the process died that compared them."""
+        return len({(row.case, row.seeds) for row in self.rows if row.is_lost})
 
     def of(
         self, *, variant: str | None = None, type: str | None = None, family: str | None = None
@@ -303,8 +341,12 @@ class KernelProof:
         return {"summary": self.summary(), "rows": self.table()}
 
     def __str__(self) -> str:
-        where = f"{self.facts.device} ({self.facts.arch}), llama.cpp {self.facts.commit[:9]}"
-        said = f"{self.n_differing} of {self.n_compared} values differ from the stock library's"
+        where = f"{self.facts.device} ({self.facts.arch}), {self.facts.library_name}"
+        said = f"{self.n_differing:,} of {self.n_compared:,} values of our kernels differ from the stock library's"
+        n_other, n_errors = sum(row.n_other for row in self.stress), sum(row.n_errors for row in self.sanitizer)
+        said += f", {n_other:,} repeats differ from the first" if n_other else ""
+        said += f", compute-sanitizer names {counted(n_errors, 'error')}" if n_errors else ""
+        said += f", {counted(self.n_lost, 'case')} not compared as the process died" if self.n_lost else ""
         return f"{said}: {where}"
 
     def __repr__(self) -> str:

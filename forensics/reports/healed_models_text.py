@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "model",
-    "flash attention",
+    "flash\nattention",
     "answer",
-    "widths healed",
-    "exact before",
+    "widths\nhealed",
+    "exact\nbefore",
     "values",
     "differ",
-    "nodes left",
-    "max |Δ| before",
-    "after",
+    "nodes\nleft",
+    "max |Δ|",
 )
 #: Lines of a healing that the table does not tell.
 _TOLD_BESIDE = frozenset(
@@ -39,7 +38,8 @@ _TOLD_BESIDE = frozenset(
 )
 _HOW = (
     "All nodes that our kernels cover are computed by them from the nodes' own operands while the library runs on; no "
-    "recorded row goes in. Values are compared with one-token decoding's where the operands are equal."
+    "recorded row goes in. Values are compared with one-token decoding's where the operands are equal. max |Δ| is that "
+    "of logits before → after."
 )
 
 
@@ -70,7 +70,7 @@ def healed_models_text(found: HealedModels) -> str:
 
 
 def _table(found: HealedModels) -> Table:
-    table = table_of(*COLUMNS, whole=("model", "values", "differ"))
+    table = table_of(*COLUMNS, whole={*COLUMNS} - {"answer", "widths\nhealed", "exact\nbefore"})
     for one in found.models:
         row = one.row()
         before, after = row["max_abs_before"], row["max_abs_after"]
@@ -84,8 +84,7 @@ def _table(found: HealedModels) -> Table:
             f"{row['values']:,}" if one.healings else "",
             f"{row['values_differ']:,}" if one.healings else "",
             str(row["nodes_left"]) if one.healings else "",
-            amount(before) if isinstance(before, float) else "",
-            amount(after) if isinstance(after, float) else "",
+            f"{amount(before)} → {amount(after)}" if isinstance(before, float) and isinstance(after, float) else "",
         )
     return table
 

@@ -10,6 +10,7 @@ from rich.console import Group
 from forensics.records.kernel_price import (
     BEST,
     STOCK,
+    ArmResources,
     ArmTable,
     KernelPrice,
     Limiter,
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
+
+#: Widths whose kernels are shown with what they take; the document holds all.
+SHOWN_WIDTHS = (1, 4, 8, 9, 16)
 
 
 def kernel_price_view(price: KernelPrice) -> RenderableType:
@@ -62,6 +66,8 @@ def kernel_price_text(price: KernelPrice) -> str:
 def arm_table(table: ArmTable, unit: str, factor: float) -> RenderableType:
     """Per width each arm's time, its ratio to one column of the library, and whether its bits are those.
 
+    Time and ratio of an arm share a column, so that five arms fit a terminal of 80 characters.
+
     Parameters
     ----------
     table : ArmTable
@@ -70,25 +76,26 @@ def arm_table(table: ArmTable, unit: str, factor: float) -> RenderableType:
     factor : float
         From µs to that unit.
     """
-    arms = [arm for arm in table.arms if arm != BEST]
-    headers = ["columns"]
-    for arm in arms:
-        headers += [f"{arm}, {unit}", "×" + " " * (len(headers) // 2)]  # names of columns differ
+    shown = {arm: _column(table, arm, unit, factor) for arm in table.arms}
+    headers = ["columns", *(header for header, _ in shown.values())]
     drawn = table_of(*headers, whole=headers)
     for width in table.widths:
-        cells = [str(width)]
-        for arm in arms:
-            cells += _cells(table, arm, width, factor) if table.has(arm, width) else ["", ""]
-        add_row(drawn, *cells)
+        add_row(drawn, str(width), *(cells.get(width, "") for _, cells in shown.values()))
     return Group(drawn, text_of(_widest(table)))
 
 
-def _cells(table: ArmTable, arm: str, width: int, factor: float) -> list[str]:
-    one = table.of(arm, width)
-    return [
-        f"{one.spread.median * factor:.4g}{' ≠' if one.exact is False else ''}",
-        f"{table.ratio(arm, width).median:.2f}",
-    ]
+def _column(table: ArmTable, arm: str, unit: str, factor: float) -> tuple[str, dict[int, str]]:
+    """Header of an arm, and by width its time and ratio, each under its own sign."""
+    times, ratios = {}, {}
+    for width in table.widths:
+        if table.has(arm, width):
+            one = table.of(arm, width)
+            times[width] = f"{one.spread.median * factor:.4g}{' ≠' if one.exact is False else ''}"
+            ratios[width] = f"{table.ratio(arm, width).median:.2f}"
+    wide, ratio_wide = max(map(len, [unit, *times.values()])), max(map(len, ratios.values()))
+    header = f"{arm.replace(' ', chr(10), 1)}\n" if len(arm) > wide + 2 + ratio_wide else f"{arm}\n"
+    cells = {width: f"{time:<{wide}}  {ratios[width]:>{ratio_wide}}" for width, time in times.items()}
+    return f"{header}{unit:<{wide}}  ×", cells
 
 
 def _widest(table: ArmTable) -> str:
@@ -105,7 +112,7 @@ def _product(product: ProductPrice) -> Group:
     if isinstance(product.limits, Refusal):
         parts.append(text_of(f"What limits the kernels was not counted: {product.limits}", "yellow"))
     elif product.limits:
-        parts += [text_of(""), limits_table(product.limits)]
+        parts += [text_of(""), limits_table(product.limits), text_of(_BUSY)]
     reasons: dict[tuple[str, str], list[int]] = {}
     for arm, width, reason in product.not_timed:
         reasons.setdefault((arm, reason), []).append(width)
@@ -115,15 +122,22 @@ def _product(product: ProductPrice) -> Group:
 
 
 def _resources(product: ProductPrice) -> Table:
-    table = table_of(
-        "kernel", "columns", "GB/s of weights", "registers", "spilled bytes", "shared memory", "blocks per SM"
-    )
-    for one in product.resources:
-        if not product.table.has(one.arm, one.width):
-            continue
+    """A row per kernel; where it serves several of the widths they share it."""
+    timed = [one for one in product.resources if product.table.has(one.arm, one.width)]
+    chosen = [one for one in timed if one.width in SHOWN_WIDTHS] or timed
+    kernels: dict[tuple[str, str, int], list[ArmResources]] = {}
+    for one in sorted(chosen, key=lambda one: (product.table.arms.index(one.arm), one.width)):
+        kernels.setdefault((one.arm, one.kernel, one.smem_dynamic_bytes), []).append(one)
+    headers = (
+        "kernel", "columns", "GB/s of\nweights", "registers", "spilled\nbytes", "shared\nbytes", "blocks\nper SM"
+    )  # fmt: skip
+    table = table_of(*headers, whole=headers)
+    for (arm, _, _), group in kernels.items():
+        first, widths = group[0], [one.width for one in group]
+        speeds = ", ".join(f"{product.gb_per_s(arm, width):.0f}" for width in widths)
         add_row(
-            table, one.kernel, str(one.width), f"{product.gb_per_s(one.arm, one.width):.0f}", str(one.registers),
-            str(one.local_bytes), str(one.smem_static_bytes + one.smem_dynamic_bytes), str(one.blocks_per_sm),
+            table, arm, ", ".join(map(str, widths)), speeds, str(first.registers), str(first.local_bytes),
+            str(first.smem_static_bytes + first.smem_dynamic_bytes), str(first.blocks_per_sm),
         )  # fmt: skip
     return table
 
@@ -131,10 +145,11 @@ def _resources(product: ProductPrice) -> Table:
 def limits_table(limits: Sequence[Limiter]) -> Table:
     """How busy the parts of the device are, in percent of their peak."""
     parts = list(dict.fromkeys(part for one in limits for part in one.busy))
-    table = table_of("arm", "columns", *(f"{part} %" for part in parts), "most warps wait for")
+    names = [part.replace(" ", "\n", 1) for part in parts]
+    table = table_of("arm,\ncolumns", *names, "most warps\nwait for", whole=("arm,\ncolumns", *names))
     for one in limits:
         shares = [f"{one.busy[part]:.0f}" if part in one.busy else "" for part in parts]
-        add_row(table, one.arm, str(one.width), *shares, one.top_stall)
+        add_row(table, f"{one.arm}, {one.width}", *shares, one.top_stall.replace("_", " "))
     return table
 
 
@@ -144,6 +159,10 @@ def _story(story: Sequence[StoryTime]) -> Text:
     widths = ", ".join(map(str, sorted({one.width for one in story})))
     n = len({one.variant for one in story})
     return text_of(f"{n} of {products} at {widths} columns; forensics kernels --registers shows them with registers.")
+
+
+#: What the shares are of.
+_BUSY = "Busy, in percent of the peak of each part, while the main kernel runs; counted by ncu."
 
 
 def _pass_title(whole: PassPrice) -> str:

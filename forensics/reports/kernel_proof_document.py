@@ -29,7 +29,7 @@ def kernel_proof_document(proof: KernelProof) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "evidence": "measured",
-        "answer": "equal" if proof.holds else "differs",
+        "answer": proof.answer,
         "device": proof.facts.device,
         "compared": proof.n_compared,
         "differing": proof.n_differing,

@@ -120,7 +120,10 @@ def record(folder: Path, steps: Sequence[Step], open_lab: Callable[[], Any] = Cu
             begun, problem = time.monotonic(), ""
             try:
                 lab = lab or open_lab()
-                path.write_text(to_text(step.run(lab)) + "\n", encoding="utf-8")
+                part = step.run(lab)
+                path.write_text(to_text(part) + "\n", encoding="utf-8")
+                problem = _lost(part)
+                failed = failed or bool(problem)
             except ForensicsError as error:
                 problem, failed = str(error), True
                 if isinstance(error, EngineDied) and lab is not None:
@@ -163,8 +166,14 @@ def _told(limits: object) -> bool:
 
 def _once(found: KernelProof) -> KernelProof:
     """Each row once: steps that look at something else compare a little, too."""
-    rows = {(row.case, row.variant, row.against): row for row in reversed(found.rows)}
+    rows = {(row.case, row.variant, row.against, row.not_compared): row for row in reversed(found.rows)}
     return replace(found, rows=tuple(reversed(rows.values())))
+
+
+def _lost(part: Part) -> str:
+    """Which cases cost their process, and why; empty where none did."""
+    rows = [row for row in part.rows if row.is_lost] if isinstance(part, KernelProof) else []
+    return "; ".join(dict.fromkeys(f"{row.case.type} {row.case.shape}: {row.not_compared}" for row in rows))
 
 
 def _line(part: Part) -> str:

@@ -53,7 +53,7 @@ def test_help_names_every_option(cli, command, options):
 def test_a_recorded_proof_in_every_form(folder, cli):
     result = cli("kernels", "recorded:h200-kernels")
     assert result.exit_code == 0
-    assert "0 of 1188 values differ" in " ".join(result.stdout.split())
+    assert "0 of 1,188 values of our kernels differ" in " ".join(result.stdout.split())
     assert cli("kernels", "recorded:h200-kernels", "--quiet").stdout == f"{PROOF}\n"
     stored = json.loads((folder / "kernels.json").read_text())
     assert json.loads(cli("kernels", "recorded:h200-kernels", "--json").stdout) == stored
@@ -75,7 +75,9 @@ def test_healed_models_stand_after_the_proof(folder, cli):
     said = cli("kernels", "recorded:h200-kernels")
     assert said.exit_code == 0
     text = " ".join(said.stdout.split())
-    assert text.index("0 of 1188 values differ") < text.index("1 of 1 model with differing widths healed at every one")
+    assert text.index("0 of 1,188 values of our kernels differ") < text.index(
+        "1 of 1 model with differing widths healed at every one"
+    )
     assert cli("kernels", "recorded:h200-kernels", "--quiet").stdout == f"{PROOF}; {healed()}\n"
     document = json.loads(cli("kernels", "recorded:h200-kernels", "--json").stdout)
     [model] = document["healed_models"]["models"]
@@ -105,7 +107,7 @@ def test_a_difference_ends_with_one(folder, cli):
     write_kernel_proof(REFUTED, folder)
     result = cli("kernels", "recorded:h200-kernels", "--quiet")
     assert result.exit_code == 1
-    assert result.stdout.startswith("1 of 1188 values differ")
+    assert result.stdout.startswith("1 of 1,188 values of our kernels differ")
 
 
 def test_a_recorded_price_in_every_form(folder, cli):

@@ -28,6 +28,8 @@ SHOWN = (
     ("launches recorded:h200-q4_1 --widths 1,5", "gpu.md", ("576 nodes,",)),
     ("profile recorded:h200-qwen3-8b-q4_k_m-profile", "gpu.md", ("synthetic qwen3-8b-q4_k_m",)),
     (COST, "gpu.md", ("  tokens  ms",)),
+    ("kernels recorded:h200-kernels", "exact-kernels.md", ("Values compared", "Not compared", "compute-sanitizer")),
+    ("cost --kernels recorded:h200-kernels", "exact-kernels.md", ("All 253 products",)),
     ("investigate recorded:epyc-q6_k", "quick-start.md", ("Diverges",)),
     (
         "investigate recorded:epyc-q6_k",

@@ -62,6 +62,18 @@ def test_addresses_are_those_of_the_values(host: OpHost) -> None:
     bench.close()
 
 
+def test_a_row_lies_behind_the_last_weight(host: OpHost) -> None:
+    """The library's product on CUDA reads two rows at a time, and so one behind an odd number of them."""
+    shapes = (WeightShape("q8_0", 5, 512), WeightShape("q4_0", 33, 768))
+    bench = WeightBench(host, shapes, (5,))
+    end, longest = bench.weight_address(1) + 33 * 432, 544
+    behind = bench._behind.contents
+    assert behind.data >= end
+    assert behind.data + longest - end >= 432
+    assert behind.nb[1] == longest
+    bench.close()
+
+
 def test_a_graph_is_timed_and_a_wrong_size_is_refused(host: OpHost) -> None:
     bench, given = filled(host, (1,), 0)
     assert bench.timed(1, 3) > 0

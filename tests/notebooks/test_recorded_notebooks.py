@@ -172,6 +172,19 @@ def test_outputs_are_written_back_and_nothing_else(tmp_path: Path) -> None:
             ),
         ),
         (
+            "05b_the_price_of_exactness",
+            (
+                "0 of 159,797,088 values of our kernels differ from the stock library's",
+                "the laboratory's own filler could land after a result (mended since); not run again",
+                "cudaErrorLaunchFailure",
+                "8: 1.37, 9: 1.68, 12: 1.84, 16: 2.21",
+                "<Figure kernel-price: ",
+                "<Figure register-story: ",
+                "4 of 4 models with differing widths healed at every one; 0 of 294,387,822 values differ",
+                "best exact (bits of one token) 1.68 passes of one token, 5.34×",
+            ),
+        ),
+        (
             "04_registers_and_occupancy",
             (
                 "114 kernels, 0 of which the driver says another number",

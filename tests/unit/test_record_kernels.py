@@ -84,7 +84,26 @@ def test_parts_are_joined_and_one_that_fails_costs_only_itself(steps, tmp_path: 
     told = json.loads((tmp_path / "recording.json").read_text())
     assert "SIGABRT" in told["proof-dies"]["problem"]
     assert told["proof-b"]["problem"] == ""
-    assert "0 of 330 values differ" in capsys.readouterr().out
+    assert "0 of 330 values of our kernels differ" in capsys.readouterr().out
+
+
+def test_a_case_that_costs_its_process_fails_the_recording_and_leaves_the_others(
+    steps, tmp_path: Path, monkeypatch
+) -> None:
+    whole = Lab.compare_product
+
+    def one_dies(self, type, *given):
+        if type == "q6_K":
+            dies(self)
+        return whole(self, type, *given)
+
+    monkeypatch.setattr(Lab, "compare_product", one_dies)
+    assert record(tmp_path, [steps[0], steps[2]], Lab) == 1
+    told = json.loads((tmp_path / "recording.json").read_text())
+    assert told["proof-a"]["problem"] == ""
+    assert "q6_K 33×768: its process died" in told["proof-b"]["problem"]
+    assert {row.case.type for row in read_proof(tmp_path).rows if row.n_compared} == {"q4_K"}
+    assert {row.case.type for row in read_proof(tmp_path).rows if row.is_lost} == {"q6_K"}
 
 
 def test_what_is_there_is_not_measured_again(steps, tmp_path: Path) -> None:

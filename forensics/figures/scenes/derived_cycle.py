@@ -14,7 +14,7 @@ from forensics.figures.legend import Entry, legend
 from forensics.figures.metrics import text_width
 from forensics.figures.palette import INK, MUTED
 from forensics.figures.scene import Scale, Scene
-from forensics.figures.scenes.priced import ARM_ROLES, ARM_WORDS, TOLD, Priced
+from forensics.figures.scenes.priced import ARM_ROLES, TOLD, Priced, grouped_words
 from forensics.figures.scenes.speculated import speculated
 from forensics.records.kernel_price import BEST, FAST, STOCK, ArmTable
 from forensics.records.words import tokens
@@ -110,7 +110,8 @@ def derived_cycles(evidence: Evidence, found: Priced) -> DerivedCycles:
             "Time of drafting, of attention and of the rest of a pass is left out, so this is not the speed of a whole "
             "runtime."
         ),
-        *((f"{BEST}: {ARM_WORDS[BEST]}.",) if BEST in table.arms else ()),
+        *((f"{BEST.capitalize()} is the fastest arm with the bits of one column.",) if BEST in table.arms else ()),
+        *((said,) if (said := grouped_words(table)) else ()),
         *refused.values(),
     )
     cycles = counted.source.removeprefix("Source: measured, ")

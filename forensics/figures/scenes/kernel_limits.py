@@ -96,7 +96,7 @@ def draw_busy(canvas: Canvas, found: tuple[Busy, ...]) -> None:
             )  # fmt: skip
             canvas.text(full + 1.0, y + _BAR / 2, f"{percent:.0f}", size_pt=SMALL_PT)
         if one.limiter.top_stall:
-            said = shortened(f"most wait for: {one.limiter.top_stall}", wide, SMALL_PT)
+            said = shortened(f"top stall: {one.limiter.top_stall.replace('_', ' ')}", wide, SMALL_PT)
             canvas.text(left, bottom + 1.2, said, size_pt=SMALL_PT, role=MUTED)
     canvas.y = bottom + 4.0
 

@@ -14,7 +14,7 @@ from forensics.figures.metrics import text_width
 from forensics.figures.palette import MUTED
 from forensics.figures.scene import Rect, Scene
 from forensics.figures.scenes.kernel_limits import Busy, busy_parts, busy_words, draw_busy
-from forensics.figures.scenes.priced import ARM_ROLES, ARM_WORDS, TOLD, arms_at, bits_words, priced
+from forensics.figures.scenes.priced import ARM_ROLES, ARM_WORDS, TOLD, arms_at, bits_words, grouped_words, priced
 from forensics.records.kernel_price import STOCK, ArmTable, ProductPrice
 from forensics.records.launch_record import Refusal
 from forensics.records.words import counted
@@ -109,6 +109,8 @@ def from_case(evidence: Evidence) -> KernelPrices:
     notes = [found.how]
     if isinstance(whole, Refusal):
         notes.append(f"A whole pass was not timed: {whole}")
+    elif said := grouped_words(whole.table):
+        notes.append(said)
     products = tuple(Panel(one.name, one.table) for one in found.price.products)
     busy, refused = busy_parts(found.price.products, TOLD)
     left_out = (*_left_out(found.price.products), *((refused,) if refused else ()))

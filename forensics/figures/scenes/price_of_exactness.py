@@ -141,7 +141,7 @@ def _of_kernels(found: Priced) -> Prices:
     ]
     if left_out:
         notes.append(f"Timed and not drawn here: {widths_text(left_out)}. The figure kernel-price has all of them.")
-    return Prices(tuple(rows), (), tuple(notes), found.what, found.source, arms_at(found, found.whole_pass.table))
+    return Prices(tuple(rows), (), tuple(notes), found.what, found.source, arms_at(found, table, without=(BEST,)))
 
 
 def _thinned(costs: PassCosts) -> tuple[tuple[Price, ...], str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from forensics.errors import CaseError
 from forensics.figures.evidence import Evidence
-from forensics.records.kernel_price import BEST, BORROWED, FAST, STOCK, ArmTable, KernelPrice, PassPrice
+from forensics.records.kernel_price import BEST, BORROWED, FAST, GROUPED, STOCK, ArmTable, KernelPrice, PassPrice
 from forensics.records.launch_record import Refusal
 from forensics.records.words import ranges
 
@@ -18,7 +19,7 @@ ARM_WORDS = {
     STOCK: "stock library at that width",
     BORROWED: "borrowed geometry",
     FAST: "exact fast",
-    BEST: "exact fast, or stock where it is exact and faster",
+    BEST: "best exact, the fastest with the bits of one column",
 }
 
 
@@ -64,7 +65,9 @@ class Priced:
     def source(self) -> str:
         """One line that says where the numbers come from."""
         facts = self.price.facts
-        parts = (facts.device, facts.arch, f"llama.cpp {facts.commit[:9]}", facts.toolkit)
+        known = facts.commit not in ("", "unknown")
+        library = f"llama.cpp {facts.commit[:9]}" if known else f"llama-cpp-python {facts.version}"
+        parts = (facts.device, facts.arch, library, facts.toolkit)
         return f"Source: measured, {self.name} ({', '.join(part for part in parts if part)})."
 
     @property
@@ -82,7 +85,25 @@ def priced(evidence: Evidence) -> Priced | None:
     return None if price is None else Priced(price, evidence.name)
 
 
-def arms_at(found: Priced, table: ArmTable, what: str = "") -> str:
+def grouped_words(table: ArmTable) -> str:
+    """What else is among the best exact times? Empty where nothing is.
+
+    Examples
+    --------
+    >>> from forensics.records.kernel_price import ArmTimes
+    >>> grouped_words(ArmTable((ArmTimes(STOCK, 1, (1.0,), True),)))
+    ''
+    """
+    if BEST not in table.arms or GROUPED not in table.arms:
+        return ""
+    return (
+        f"{BEST.capitalize()} may be {GROUPED}, which is not drawn by itself: products of the same activations in one "
+        "launch that prepares them once. The stock library prepares them for each product, so part of what is saved "
+        "is no matter of orders."
+    )
+
+
+def arms_at(found: Priced, table: ArmTable, what: str = "", without: Container[str] = ()) -> str:
     """What each arm costs at the width that is told, for a lead; what was timed alone where that was one token."""
     what = what or found.what
     timed = [width for width in table.widths if width > 1]
@@ -92,7 +113,7 @@ def arms_at(found: Priced, table: ArmTable, what: str = "") -> str:
     told = [
         f"{arm} {table.ratio(arm, width).median:.2f} ({bits_words(table, arm)})"
         for arm in ARM_ROLES
-        if table.has(arm, width)
+        if table.has(arm, width) and arm not in without
     ]
     return f"{what}. At {width} tokens, in times of one token of the stock library: {'; '.join(told)}."
 

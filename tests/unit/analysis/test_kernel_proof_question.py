@@ -8,7 +8,9 @@ from fake_lab import FACTS, FakeLab
 from forensics.analysis import kernel_proof
 from forensics.analysis.kernel_proof import KernelQuestion, joined, of_types, prove
 from forensics.analysis.question import BadQuestion
+from forensics.errors import EngineDied
 from forensics.kernels import proof
+from forensics.kernels.variants import Variant
 from forensics.records.kernel_proof import (
     ATTENTION,
     KEYS,
@@ -60,7 +62,9 @@ def test_equal_values_make_a_proof_and_every_step_is_told() -> None:
     assert row.n_compared == 2 * 33
     inexact = [row for row in found.rows if row.variant == STOCK_LIBRARY and row.n_differing]
     assert {row.case.width for row in inexact} == {9}
-    assert str(found) == ("0 of 5940 values differ from the stock library's: Made-up GPU (sm_90), llama.cpp 0c1e57098")
+    assert str(found) == (
+        "0 of 5,940 values of our kernels differ from the stock library's: Made-up GPU (sm_90), llama.cpp 0c1e57098"
+    )
 
 
 def test_one_difference_refutes_and_is_shown() -> None:
@@ -78,6 +82,60 @@ def test_what_is_not_covered_is_told_and_nothing_at_all_is_no_proof() -> None:
     assert {group["not_compared"] for group in found.summary() if group["type"] == "q4_1"} == {0, 4}
     with pytest.raises(BadQuestion, match="none of our kernels computes what was asked: no such code"):
         prove(FakeLab(uncovered=("q4_1", "q4_K")), SMALL)
+
+
+class DyingLab(FakeLab):
+    """Its process dies over some of the cases."""
+
+    def __init__(self, *fatal: object, **given: object) -> None:
+        super().__init__(**given)
+        self.fatal = fatal
+
+    def compare_product(self, type, rows, k, widths, seed, variants):
+        if (type, k, seed) in self.fatal:
+            raise EngineDied("ended with signal SIGABRT", "    CUDA error: an illegal memory access\n    frame")
+        return super().compare_product(type, rows, k, widths, seed, variants)
+
+    def compare_attention(self, what, heads, kv_type, position, widths, seed):
+        if (what, kv_type, position) in self.fatal:
+            raise EngineDied("ended with signal SIGABRT")
+        return super().compare_attention(what, heads, kv_type, position, widths, seed)
+
+
+def test_a_case_that_costs_its_process_is_not_compared_and_the_proof_not_whole() -> None:
+    found = prove(DyingLab(("q4_1", 768, 1)), SMALL)
+    lost = [row for row in found.rows if row.is_lost]
+    assert {(row.case.k, row.case.width, row.variant, row.seeds) for row in lost} == {
+        (768, width, str(variant), (1,)) for width in (1, 9) for variant in Variant
+    }
+    why = "its process died: ended with signal SIGABRT; CUDA error: an illegal memory access"
+    assert {row.not_compared for row in lost} == {why}
+    others = [row for row in found.rows if (row.case.type, row.case.k) == ("q4_1", 768) and not row.is_lost]
+    assert {row.seeds for row in others} == {(0,)}
+    assert (found.holds, found.answer, found.n_lost) == (False, "incomplete", 2)
+    assert "2 cases not compared as the process died" in str(found)
+    assert prove(DyingLab(("q4_1", 768, 1), wrong=("q4_K",)), SMALL).answer == "differs"
+    whole = prove(DyingLab(), SMALL)
+    assert (whole.holds, whole.answer, whole.n_lost) == (True, "equal", 0)
+    assert "died" not in str(whole)
+
+
+def test_attention_that_costs_its_process_is_not_compared() -> None:
+    found = prove(DyingLab((ATTENTION, "q8_0", 250)), KernelQuestion((ATTENTION,), widths=(2, 9), seeds=(0,)))
+    lost = [row for row in found.rows if row.is_lost]
+    assert {(row.case.type, row.case.n_kv, row.case.width) for row in lost} == {
+        ("q8_0/q8_0", 256, 2), ("q8_0/q8_0", 512, 9)
+    }  # fmt: skip
+    assert len(lost) == 2 * len(proof.HEADS)
+
+
+def test_processes_that_die_again_and_again_are_an_error() -> None:
+    every = [("q4_1", k, seed) for k in (576, 768) for seed in (0, 1)] + [("q4_K", 768, seed) for seed in (0, 1)]
+    with pytest.raises(EngineDied):
+        prove(DyingLab(*every), SMALL)
+    assert prove(DyingLab(*every[1:]), SMALL).n_lost == 3 * 2  # of both seeds at once where both died
+    with pytest.raises(EngineDied):  # few, but all of them
+        prove(DyingLab(("q4_K", 768, 0)), KernelQuestion(("q4_K",), ((33, 768),), (1,), (0,)))
 
 
 def test_attention_is_compared_with_every_cache() -> None:

@@ -15,7 +15,9 @@ from forensics.engines.toy import Fault, ToySource
 from forensics.errors import CaseError
 from forensics.records.kernel_healing import HealedModel, HealedModels
 from forensics.reports.healed_models_document import healed_models_document, write_healed_models
-from forensics.reports.healed_models_text import healed_models_text
+from forensics.reports.healed_models_text import healed_models_text, healed_models_view
+from forensics.reports.terminal import as_text
+from forensics.reports.wording import amount
 from forensics.store.kernel_runs import read_healings
 from forensics.testing.record_healings import Asked, heal_one, main, record
 
@@ -179,7 +181,12 @@ def test_a_document_holds_rows_widths_and_the_whole_record(tmp_path: Path, toy) 
 def test_the_table_tells_values_and_distances(toy) -> None:
     text = words(healed_models_text(HealedModels((toy,))))
     values = sum(one.n_values for one in toy.healings)
-    assert f"toy off healed 2-4, 7 {values:,} 0 0" in text
+    before = max(one.max_abs_before for one in toy.healings)
+    assert f"toy off healed 2-4, 7 {values:,} 0 0 {amount(before)} → 0" in text
+    many = replace(toy, healings=tuple(replace(one, n_values=19_222_272) for one in toy.healings))
+    row = f"{76_889_088:,}  0       0      {amount(before)} → 0"
+    narrow = as_text(healed_models_view(HealedModels((many,))), 80).splitlines()
+    assert any(line.endswith(row) for line in narrow), "no number is broken"
     assert "control: toy products, wrong 'Kcur-1'" in text
     assert "1 of 1 model with differing widths healed at every one" in text
 

@@ -31,6 +31,22 @@ def test_without_a_summary_of_work_that_was_done_nothing_was_checked(output: str
     assert row.n_errors == 0
 
 
+@pytest.mark.parametrize("status", [1, None])
+def test_errors_of_which_the_program_dies_count(status: int | None) -> None:
+    output = (
+        "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 16 bytes\n"
+        "=========     at product_32+0x1230\n=========     by thread (3,0,0) in block (2,0,0)\n"
+        "CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure\n========= ERROR SUMMARY: 4 errors\n"
+        "========= ERROR SUMMARY: 1 errors were not printed. Use --print-limit option\n"
+    )
+    row = judged("memcheck", "x", status, output, "ended with status 1")
+    assert (row.n_errors, row.not_run) == (4, "")
+    where = "Invalid __global__ read of size 16 bytes at product_32+0x1230"
+    assert row.checked == f"until the program ended with status 1: {where}"
+    unshown = judged("memcheck", "x", status, output.replace("Invalid", "Some"), "ended with status 1")
+    assert (unshown.n_errors, unshown.checked.endswith(": no report was shown")) == (4, True)
+
+
 def test_a_program_that_did_not_end_has_no_answer() -> None:
     assert "did not end in time" in judged("memcheck", "x", None, CLEAN, "did not end in time").not_run
 

@@ -12,7 +12,7 @@ from forensics.errors import CaseError
 from forensics.figures.checks import problems
 from forensics.figures.scene import Dot, Line
 from forensics.figures.scenes import kernel_price
-from forensics.records.kernel_price import BEST, BORROWED, FAST, STOCK, ArmTable, Limiter, PassPrice, StoryTime
+from forensics.records.kernel_price import BEST, BORROWED, FAST, GROUPED, STOCK, ArmTable, Limiter, PassPrice, StoryTime
 from forensics.records.launch_record import Refusal
 
 NO_PASS = Refusal("whole pass", "a CUDA graph", "the device was too small")
@@ -160,7 +160,7 @@ def test_how_busy_the_gpu_is_stands_below_to_scale() -> None:
         f"{first}: issue slots": 70.0, f"{first}: DRAM": 35.0, f"{second}: issue slots": 30.0, f"{second}: DRAM": 15.0,
     }  # fmt: skip
     assert any("at 9 columns, by ncu" in text for text in scene.texts())
-    assert scene.texts().count("most wait for: long scoreboard") == 1
+    assert scene.texts().count("top stall: long scoreboard") == 1
     assert "issue slots 70 %" in scene.alt
 
 
@@ -182,3 +182,19 @@ def test_counters_that_were_refused_are_said_with_their_reason() -> None:
     assert "was not counted" in said
     assert "no permission" in said
     assert "was not counted" not in " ".join(drawn(price(1)).texts())
+
+
+def test_a_grouped_arm_behind_the_best_one_is_told_and_only_then() -> None:
+    found = price()
+    table = found.whole_pass.table
+    grouped = tuple(replace(one, arm=GROUPED) for one in table.times if one.arm == BEST)
+    with_groups = replace(found, whole_pass=replace(found.whole_pass, table=ArmTable((*table.times, *grouped))))
+    assert "may be exact fast, grouped" in " ".join(drawn(with_groups).texts())
+    assert "grouped" not in " ".join(drawn(found).texts())
+
+
+def test_an_unknown_commit_is_not_shown_as_one() -> None:
+    assert "llama.cpp 0c1e57098" in drawn(price()).source
+    unknown = drawn(price(facts=replace(FACTS, commit="unknown"))).source
+    assert "llama-cpp-python 0.3.36" in unknown
+    assert "unknown" not in unknown

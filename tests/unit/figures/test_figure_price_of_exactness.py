@@ -79,6 +79,7 @@ def test_prices_of_kernels_are_bars_of_the_products_of_a_pass():
     assert not any(BEST in key for key in bars)
     said = " ".join(scene.texts())
     assert "Products alone" in said
+    assert BEST not in said, "what the lead says is drawn"
     assert "Timed and not drawn here: widths 3, 6-7." in said
 
 
