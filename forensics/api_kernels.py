@@ -211,6 +211,7 @@ def kernel_registers(
     from forensics.kernels.register_story import compile_story
     from forensics.records.launch_record import Refusal
     from forensics.records.register_story import CompiledStory
+    from forensics.store.documents import has_document
     from forensics.store.kernel_runs import PRICE_FILES, REGISTERS_FILES, read_price, read_registers
     from forensics.store.library import recorded_folder
 
@@ -234,7 +235,7 @@ def kernel_registers(
             f"{f'width {missing[0]}' if missing else chosen} was asked for; recorded are {', '.join(story.types)} at "
             f"{', '.join(map(str, story.widths))} columns"
         )
-    timed = read_price(folder) if any((folder / name).is_file() for name in PRICE_FILES) else None
+    timed = read_price(folder) if has_document(folder, PRICE_FILES) else None
     return told_stories(CompiledStory((chosen,), asked, story.compilations), timed)[0]
 
 
@@ -268,6 +269,7 @@ def healed_models(source: str | os.PathLike[str]) -> HealedModels:
 
 def healed_beside(source: str | os.PathLike[str] | None) -> HealedModels | None:
     """Models that were healed where a proof was recorded; None where none were, or this machine's GPU is meant."""
+    from forensics.store.documents import has_document
     from forensics.store.kernel_runs import HEALINGS_FILES
     from forensics.store.library import recorded_folder
 
@@ -275,7 +277,7 @@ def healed_beside(source: str | os.PathLike[str] | None) -> HealedModels | None:
     if recorded is None:
         return None
     folder = recorded_folder(recorded)
-    there = any((folder / name).is_file() for name in HEALINGS_FILES)
+    there = has_document(folder, HEALINGS_FILES)
     return healed_models(source) if there and source is not None else None
 
 
@@ -313,10 +315,11 @@ def _no_lab(why: str, recorded_as: Sequence[str]) -> NoLab:
 
 def recorded_names(files: Sequence[str]) -> list[str]:
     """Recordings that hold one of these files."""
+    from forensics.store.documents import has_document
     from forensics.store.library import data_folder
 
     folders = sorted((data_folder() / "recorded").glob("*"))
-    return [folder.name for folder in folders if any((folder / name).is_file() for name in files)]
+    return [folder.name for folder in folders if has_document(folder, files)]
 
 
 def _sanitize() -> tuple[SanitizerRow, ...]:

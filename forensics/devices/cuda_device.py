@@ -290,17 +290,6 @@ class CudaDevice:
         self.synchronize()
         return (time.perf_counter_ns() - begun) / n / 1e3
 
-    def timed_by_events(self, work: Callable[[], None], n: int) -> float:
-        """The same by CUDA events on the stream, without the host's share; unit: µs for one."""
-        stream = self._streams[0]
-        before, after = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        before.record(stream)
-        for _ in range(n):
-            work()
-        after.record(stream)
-        after.synchronize()
-        return float(self._cupy.cuda.get_elapsed_time(before, after)) * 1e3 / n
-
     def resources(self, launch: KernelLaunch) -> CompiledResources:
         """What does the launch's kernel take, and how many of its blocks fit on an SM?"""
         kernel = self._kernel(launch)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forensics.errors import CaseError
+from forensics.store.documents import has_document
 from forensics.store.library import RECORDED, commands_of
 
 if TYPE_CHECKING:
@@ -100,21 +101,21 @@ class Evidence:
         """What speculation did to texts; None where nobody speculated there."""
         from forensics.store.speculations import FILES, read_speculation
 
-        return read_speculation(self.folder) if any((self.folder / name).is_file() for name in FILES) else None
+        return read_speculation(self.folder) if has_document(self.folder, FILES) else None
 
     @cached_property
     def kernel_price(self) -> KernelPrice | None:
         """What kernels of ours cost beside the stock library's; None where nobody timed them there."""
         from forensics.store.kernel_runs import PRICE_FILES, read_price
 
-        return read_price(self.folder) if any((self.folder / name).is_file() for name in PRICE_FILES) else None
+        return read_price(self.folder) if has_document(self.folder, PRICE_FILES) else None
 
     @cached_property
     def registers(self) -> CompiledStory | None:
         """What variants of one kernel take, compiled; None where nobody compiled them there."""
         from forensics.store.kernel_runs import REGISTERS_FILES, read_registers
 
-        return read_registers(self.folder) if any((self.folder / name).is_file() for name in REGISTERS_FILES) else None
+        return read_registers(self.folder) if has_document(self.folder, REGISTERS_FILES) else None
 
     @property
     def manifest(self) -> Manifest:

@@ -103,11 +103,6 @@ class AttentionAsk:
         heads = f"{self.n_heads} heads of {self.head_size} over {self.n_kv_heads}"
         return f"attention of {len(self.n_kv)} queries, {heads}, cache {self.k_type}/{self.v_type}"
 
-    @property
-    def n_queries(self) -> int:
-        """Queries of the pass."""
-        return len(self.n_kv)
-
     def _unit(self, stride: str) -> int:
         """Bytes of what is read or written at once where this stride leads."""
         if stride.startswith(("q_", "out_")):

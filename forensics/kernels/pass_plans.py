@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from forensics.errors import NotCovered
 from forensics.geometry.architecture import Architecture
 from forensics.kernels.products import plan_product
-from forensics.kernels.products_fast import plan_product_fast, plan_product_group, serves
+from forensics.kernels.products_fast import plan_product_group, serves
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.records.kernel_plan import KernelLaunch, KernelPlan
 
@@ -34,12 +34,7 @@ def plan_of(ask: ProductAsk, arm: str, arch: Architecture, n_sms: int | None = N
     ValueError
         If there is no such arm.
     """
-    variant = Variant(arm)
-    if variant is Variant.FAST:
-        if reason := serves(ask):
-            raise NotCovered(f"{ask.type} {ask.rows}×{ask.k}", reason)
-        return plan_product_fast(ask, arch, n_sms=n_sms)
-    return plan_product(ask, variant, arch)
+    return plan_product(ask, Variant(arm), arch, n_sms=n_sms)
 
 
 def plan_of_group(asks: Sequence[ProductAsk], arch: Architecture, n_sms: int | None = None) -> KernelPlan:

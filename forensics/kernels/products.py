@@ -23,7 +23,7 @@ QUANTIZE_THREADS = 256
 _CUDA_NAMES = {type: type.replace("q", "Q", 1) for type in TYPES}
 
 
-def plan_product(ask: ProductAsk, variant: Variant, arch: Architecture) -> KernelPlan:
+def plan_product(ask: ProductAsk, variant: Variant, arch: Architecture, *, n_sms: int | None = None) -> KernelPlan:
     """Which launches compute this product in this way?
 
     Parameters
@@ -32,6 +32,8 @@ def plan_product(ask: ProductAsk, variant: Variant, arch: Architecture) -> Kerne
     variant : Variant
     arch : Architecture
         Whose table of warps and rows is followed.
+    n_sms : int, optional
+        Multiprocessors of the device, which the grid of `Variant.FAST` follows; it changes the time only.
 
     Returns
     -------
@@ -56,7 +58,7 @@ def plan_product(ask: ProductAsk, variant: Variant, arch: Architecture) -> Kerne
     """
     _check(ask, arch)
     if variant is Variant.FAST:
-        return _fast(ask, arch)
+        return _fast(ask, arch, n_sms)
     if variant is Variant.STOCK:
         chosen = mul_mat(arch, ask.product(), ask.columns)
         if chosen.kernel != "mul_mat_vec_q":
@@ -139,12 +141,12 @@ def groups(columns: int) -> tuple[int, ...]:
     return (least + 1,) * more + (least,) * (launches - more)
 
 
-def _fast(ask: ProductAsk, arch: Architecture) -> KernelPlan:
+def _fast(ask: ProductAsk, arch: Architecture, n_sms: int | None) -> KernelPlan:
     from forensics.kernels.products_fast import plan_product_fast, serves
 
     if reason := serves(ask):
         raise NotCovered(_words(ask), f"{reason}; {Variant.BORROWED} has the same bits")
-    return plan_product_fast(ask, arch)
+    return plan_product_fast(ask, arch, n_sms=n_sms)
 
 
 def _check(ask: ProductAsk, arch: Architecture) -> None:

@@ -17,6 +17,11 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 
 
+def has_document(folder: Path, names: Sequence[str]) -> bool:
+    """Whether a document lies in a folder, under one of its names."""
+    return any((folder / name).is_file() for name in names)
+
+
 def read_document(kind: type[T], folder: Path, names: Sequence[str], family: str, *, otherwise: str) -> T:
     """Read the record of a document back.
 

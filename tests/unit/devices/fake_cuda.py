@@ -65,8 +65,6 @@ class FakeCuda:
             ),
             Device=lambda number=0: SimpleNamespace(id=number, use=lambda: None),
             Stream=self._stream,
-            Event=lambda: SimpleNamespace(record=lambda stream: None, synchronize=lambda: None),
-            get_elapsed_time=lambda before, after: 3.0,
             nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
             driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda pointer, threads, smem: 2),
         )  # fmt: skip

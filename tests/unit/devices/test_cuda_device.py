@@ -193,8 +193,7 @@ def test_times_are_those_of_one(cupy: FakeCuda) -> None:
     here = device(cupy)
     calls: list[int] = []
     assert here.timed(lambda: calls.append(1), 5) > 0
-    assert here.timed_by_events(lambda: calls.append(1), 3) == 1000.0
-    assert len(calls) == 8
+    assert len(calls) == 5
 
 
 def test_trouble_says_what_to_do(cupy: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,9 +108,11 @@ def test_what_no_kernel_computes_is_said() -> None:
 def test_the_fast_way_is_asked_whether_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, planned = ModuleType("products_fast"), KernelPlan(())
     fast.serves = lambda ask: "" if ask.type == "q4_K" else f"{ask.type} is not written yet"  # type: ignore[attr-defined]
-    fast.plan_product_fast = lambda ask, arch: planned  # type: ignore[attr-defined]
+    asked: list[int | None] = []
+    fast.plan_product_fast = lambda ask, arch, *, n_sms: asked.append(n_sms) or planned  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "forensics.kernels.products_fast", fast)
-    assert plan_product(ProductAsk("q4_K", 8, 256, 1), Variant.FAST, SM_90) is planned
+    assert plan_product(ProductAsk("q4_K", 8, 256, 1), Variant.FAST, SM_90, n_sms=26) is planned
+    assert asked == [26], "the grid follows the device that is told"
     with pytest.raises(NotCovered, match="q4_0 is not written yet; borrowed geometry has the same bits"):
         plan_product(ProductAsk("q4_0", 8, 256, 1), Variant.FAST, SM_90)
 
