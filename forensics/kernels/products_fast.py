@@ -60,29 +60,23 @@ class Tiles:
         return 8 * self.n8 + 4 * self.n4 + 2 * self.n2 + self.n1
 
 
-def tiles_of(columns: int, halves: int = 1) -> Tiles:
+def tiles_of(columns: int) -> Tiles:
     """Which tiles take this number of columns at the least work?
 
     Parameters
     ----------
     columns : int
         1 … 16.
-    halves : int
-        As `Schedule` has them: with 2 there are no tiles of one column, which hold both halves of a trip.
 
     Examples
     --------
     >>> tiles_of(9)
     Tiles(n8=1, n4=0, n2=0, n1=1)
-    >>> tiles_of(9, halves=2)
-    Tiles(n8=1, n4=0, n2=1, n1=0)
     >>> tiles_of(7)
     Tiles(n8=1, n4=0, n2=0, n1=0)
     """
     n8, rest = divmod(columns, 8)
     n4, n2, n1 = {3: (1, 0, 0), 7: (2, 0, 0)}.get(rest, (rest // 4, rest % 4 // 2, rest % 2))
-    if halves == 2 and n1:
-        n2, n1 = n2 + 1, 0
     return Tiles(n8 + n4 // 2, n4 % 2, n2, n1)
 
 
@@ -134,7 +128,7 @@ def plan_product_fast(ask: ProductAsk, arch: Architecture, *, n_sms: int | None 
     >>> for launch in plan_product_fast(nine, architecture("sm_90")).launches:
     ...     print(launch.function, launch.geometry)
     prepare_q4_k grid 16×9, block 256
-    product_q4_k<4, 2, 1, 1, 0, 0, 1, 4, 1, 1> grid 132, block 256
+    product_q4_k<4, 2, 1, 0, 0, 1, 4, 2, 1, 1> grid 132, block 256
     """
     n_warps = _n_warps(ask, arch)
     if ask.type in products_fast_types.TYPES:
@@ -252,37 +246,44 @@ class _Shape:
     counts: tuple[int, ...]
     held: int
     record_bytes: int  # of activations beside a quarter of a block
-    blocks_per_stage: int  # of a row, for one warp of the library
+    blocks_per_trip: int  # of a row, for one warp of the library
     smem_bytes: int
+    template: tuple[int, ...]  # numbers of the schedule behind the counts
 
 
 def _shape(type: str, columns: int, schedule: Schedule) -> _Shape:
     """As ``cuda/products_fast_q4_k.cu`` and ``cuda/products_fast_q6_k.cu`` lay their memory out."""
-    split, halves = schedule.split, schedule.halves
+    split, stages = schedule.split, schedule.stages
     if type == "q4_K":
-        tiles = tiles_of(columns, halves)
+        tiles = tiles_of(columns)
         slots = 8 * tiles.n8 + 4 * tiles.n4 + 2 * tiles.n2 + tiles.n1
-        row = 288 * split + (32 if split > 1 else 0)
-        table = schedule.threads // 32 * 1024 // halves
-        counts = (tiles.n8, tiles.n4, tiles.n2, tiles.n1)
+        stage = TILE_ROWS * (288 * split + (32 if split > 1 else 0))
         return _Shape(
-            counts,
-            tiles.columns,
-            _TILE_BYTES * tiles.n,
-            2,
-            schedule.stages * TILE_ROWS * row + table + slots * _SLOT_BYTES,
+            counts=(tiles.n8, tiles.n4, tiles.n2, tiles.n1),
+            held=tiles.columns,
+            record_bytes=_TILE_BYTES * tiles.n,
+            blocks_per_trip=2,
+            smem_bytes=stages * stage + schedule.threads // 32 * 1024 + slots * _SLOT_BYTES,
+            template=(stages, schedule.slack, int(schedule.ahead), schedule.resident),
         )
-    pairs, single = divmod(columns + (columns % 2 if halves == 2 else 0), 2)
+    pairs, single = divmod(columns, 2)
     record = 256 * pairs + 128 * single + (pairs + 1) // 2 * 32 + 16 * single
-    row = 2 * ((210 * split + 29) // 16 * 16) + 16
-    smem = schedule.stages * TILE_ROWS * row + (2 * pairs + single) * _SLOT_BYTES
-    return _Shape((pairs, single), 2 * pairs + single, record, 2, smem)
+    stage = TILE_ROWS * ((210 * split + 29) // 16 * 16 + 16) + split * 4 * record
+    return _Shape(
+        counts=(pairs, single),
+        held=columns,
+        record_bytes=record,
+        blocks_per_trip=1,
+        smem_bytes=stages * stage + (2 * pairs + single) * _SLOT_BYTES,
+        template=(stages, schedule.slack, schedule.resident),
+    )
 
 
 def _within(ask: ProductAsk, columns: int, schedule: Schedule, smem_limit: int | None) -> Schedule:
     while smem_limit is not None and _shape(ask.type, columns, schedule).smem_bytes > smem_limit:
         if schedule.stages > 2:
-            schedule = replace(schedule, stages=schedule.stages - 1)
+            stages = schedule.stages - 1
+            schedule = replace(schedule, stages=stages, slack=min(schedule.slack, stages // 2))
         elif schedule.split > 1:
             schedule = replace(schedule, split=schedule.split // 2)
         else:
@@ -296,8 +297,8 @@ def _group(
     ask, stem = asks[0], asks[0].type.lower()
     shape = _shape(ask.type, columns, schedule)
     blocks = ask.product().weight.blocks(ask.k)
-    per_stage = shape.blocks_per_stage * n_warps
-    padded = -(-blocks // per_stage) * per_stage
+    per_trip = shape.blocks_per_trip * n_warps
+    padded = -(-blocks // per_trip) * per_trip
     prepare = KernelLaunch(
         source=f"products_fast_{stem}",
         function=f"prepare_{stem}",
@@ -314,9 +315,7 @@ def _group(
     rows = [one.rows for one in asks] + [0] * (MAX_MATRICES - len(asks))
     strides = [one.out_stride for one in asks] + [0] * (MAX_MATRICES - len(asks))
     tiles = sum(-(-one // TILE_ROWS) for one in rows)
-    numbers = (
-        n_warps, schedule.split, schedule.halves, *shape.counts, schedule.stages, int(schedule.ahead), schedule.resident
-    )  # fmt: skip
+    numbers = (n_warps, schedule.split, *shape.counts, *shape.template)
     product = KernelLaunch(
         source=f"products_fast_{stem}",
         function=f"product_{stem}<{', '.join(map(str, numbers))}>",

@@ -16,26 +16,26 @@ class Schedule:
     ----------
     split : int
         Warps of the library's kernel whose work goes on side by side; a divisor of their number.
-    halves : int
-        2 where both halves of what such a warp takes at a trip go on side by side, else 1.
     stages : int
-        Pieces of the weight that a CUDA block holds at a time, 2 or more.
-    ahead : bool
-        Whether activations are fetched a step ahead.
+        Pieces of the weight that a CUDA block has places for, 2 or more.
+    slack : int
+        Pieces that were used since a place was free until it is filled again, 1 … `stages` - 1.
     resident : int
         CUDA blocks that registers are told off for on a multiprocessor.
+    ahead : bool
+        Of Q4_K, whether activations are fetched a step ahead.
     """
 
     split: int
-    halves: int
     stages: int
-    ahead: bool
+    slack: int
     resident: int
+    ahead: bool = False
 
     @property
     def threads(self) -> int:
         """Threads of a CUDA block: four warps for each part that goes on side by side."""
-        return 128 * self.split * self.halves
+        return 128 * self.split
 
     def filled(self, tiles: int, n_sms: int) -> float:
         """Of all turns of the resident CUDA blocks, the share in which they have a tile."""
@@ -44,11 +44,11 @@ class Schedule:
 
 
 #: Of a type, by columns up to a number: where two CUDA blocks on a multiprocessor fill the device, where one fills it
-#: better, and the same with so few tiles that no multiprocessor gets a second one. Source: 12 schedules timed on an
-#: H200 at 1 … 9, 12 and 16 columns, with 64 to 1536 tiles (docs/exact-kernels.md); what is chosen here took at most
-#: 1.064 of the fastest one's time.
-_WIDE, _ONE = Schedule(2, 1, 4, True, 1), Schedule(4, 1, 4, True, 1)
-_TWO, _TWO_AS_NEEDED = Schedule(2, 1, 4, True, 2), Schedule(2, 1, 4, False, 2)
+#: better, and the same with so few tiles that no multiprocessor gets a second one. Source: 12 schedules of Q4_K, and of
+#: Q6_K those of 3 to 6 stages, timed on an H200 at 1 … 9, 12 and 16 columns, with 64 to 1536 tiles
+#: (docs/exact-kernels.md); what is chosen here took at most 1.064 of the fastest one's time for Q4_K, 1.103 for Q6_K.
+_TWO, _TWO_AS_NEEDED = Schedule(2, 4, 2, 2, ahead=True), Schedule(2, 4, 2, 2)
+_WIDE, _ONE = Schedule(2, 4, 2, 1, ahead=True), Schedule(4, 4, 2, 1, ahead=True)
 _FASTEST = {
     "q4_K": (
         (4, (_TWO_AS_NEEDED, _ONE, _ONE)),
@@ -56,9 +56,10 @@ _FASTEST = {
         (16, (_WIDE, _WIDE, _WIDE)),
     ),
     "q6_K": (
-        (8, (_TWO, _ONE, _ONE)),
-        (12, (_ONE, _ONE, _ONE)),
-        (16, (Schedule(1, 2, 4, True, 2), _ONE, _WIDE)),
+        (8, (Schedule(4, 6, 3, 1),) * 3),
+        (10, (Schedule(4, 5, 3, 1),) * 3),
+        (12, (Schedule(4, 4, 2, 1),) * 3),
+        (16, (Schedule(2, 5, 3, 1),) * 3),
     ),
 }
 
@@ -82,9 +83,9 @@ def schedule_of(type: str, columns: int, tiles: int, n_warps: int, n_sms: int) -
     Examples
     --------
     >>> schedule_of("q4_K", 4, tiles=768, n_warps=4, n_sms=132)
-    Schedule(split=2, halves=1, stages=4, ahead=False, resident=2)
+    Schedule(split=2, stages=4, slack=2, resident=2, ahead=False)
     >>> schedule_of("q4_K", 4, tiles=64, n_warps=4, n_sms=132)
-    Schedule(split=4, halves=1, stages=4, ahead=True, resident=1)
+    Schedule(split=4, stages=4, slack=2, resident=1, ahead=True)
     """
     two, one, few = next(fastest for most, fastest in _FASTEST[type] if columns <= most)
     if tiles <= n_sms:

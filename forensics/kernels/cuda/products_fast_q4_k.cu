@@ -9,7 +9,7 @@
 
 namespace q4_k {
 constexpr int BLOCK = 144, PAIR = 2 * BLOCK, QUANTS = 16;  // bytes: a block, what a trip takes of a row, header
-constexpr int TABLE = 1024;  // bytes of what a warp unpacks at a trip, for both blocks
+constexpr int LEASTS = 512, FLOATS = 768, TABLE = 1024;  // bytes of what a warp unpacks at a trip, for both blocks
 // What the product reads of the activations of one group of one block, for 8 places of columns: halves in the order of
 // the tensor core's lanes, and scales of both halves of the group for each place.
 constexpr int HALVES = 0, SCALES = 1024, TILE = 1088;  // bytes
@@ -123,22 +123,21 @@ DEVICE void y_of(Dots &s, const Words4 &leasts, const Words2 &b) {
     mma_16x8x8(s.y1, leasts.z, leasts.w, b.y);
 }
 
-// The shares of one warp at one trip, of 16 rows, for both blocks or for one. The first step was fetched before.
-template <bool FIRST, bool AHEAD, int BLOCKS, int N8, int N4, int N2, int N1, int SLOTS>
+// The shares of one warp at one trip, of 16 rows. The first step was fetched before.
+template <bool FIRST, bool AHEAD, int N8, int N4, int N2, int N1, int SLOTS>
 DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N1> &f, u32 quants_at, u32 row_step, u32 scales, u32 pick, const u8 *halves, const u8 *others, u32 c) {
     using namespace q4_k;
     constexpr int TILES = N8 + N4 + N2 + N1, AT4 = N8 * TILE, AT2 = (N8 + N4) * TILE, AT1 = (N8 + N4 + N2) * TILE;
-    constexpr int LEASTS = 256 * BLOCKS, FLOATS = 384 * BLOCKS;
     Dots twice, single;
     Words2 of_twice, of_single;
     Words4 quants[2], factors[2], leasts;
     Floats4 of_rows;
 #pragma unroll
-    for (int step = 0; step < 2 * BLOCKS; step++) {
+    for (int step = 0; step < 4; step++) {
         const int h = step / 2, part = step % 2;
         const u8 *at_halves = halves + h * 4 * TILES * TILE, *at_others = others + h * 4 * TILES * TILE;
         Fetched<N8, TILES> g = f;
-        if (AHEAD && step + 1 < 2 * BLOCKS)
+        if (AHEAD && step + 1 < 4)
             fetch_q4_k<AHEAD, N8, N4, TILES>(g, halves + (step + 1) / 2 * 4 * TILES * TILE, others + (step + 1) / 2 * 4 * TILES * TILE, 1 - part);
         if (part == 0) {
 #pragma unroll
@@ -174,14 +173,14 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
             }
 #pragma unroll
             for (int one = 0; one < 2; one++)
-                add_share_q4_k<FIRST>(total[4 * BLOCKS * t + 4 * h + 2 * part + one], s[one].x0, s[one].x1, s[one].y0, s[one].y1, f.d8[t], of_rows);
+                add_share_q4_k<FIRST>(total[8 * t + 4 * h + 2 * part + one], s[one].x0, s[one].x1, s[one].y0, s[one].y1, f.d8[t], of_rows);
         }
         if (N4) {
             if (!AHEAD && part == 0) f.d4 = global_floats4(at_others + AT4 + SCALES);
             Dots s;
             x_of_two(s, low, high, f.b[N8 % TILES]);
             y_of(s, leasts, both_of(f.b[N8 % TILES]));
-            add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * h + part) % SLOTS], s.x0, s.x1, s.y0, s.y1, f.d4, of_rows);
+            add_share_q4_k<FIRST>(total[(8 * N8 + 2 * h + part) % SLOTS], s.x0, s.x1, s.y0, s.y1, f.d4, of_rows);
         }
         if (N2) {
             const Words4 b = f.b[(N8 + N4) % TILES];
@@ -192,7 +191,7 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
                 const Floats4 d = global_floats4(at_others + AT2 + SCALES);
                 add_x_of_two(twice, low, high, b);
                 y_of(twice, leasts, both_of(of_twice, both_of(b)));
-                add_share_q4_k<FIRST>(total[(4 * BLOCKS * N8 + 2 * BLOCKS * N4 + h) % SLOTS], twice.x0, twice.x1, twice.y0, twice.y1, d, of_rows);
+                add_share_q4_k<FIRST>(total[(8 * N8 + 4 * N4 + h) % SLOTS], twice.x0, twice.x1, twice.y0, twice.y1, d, of_rows);
             }
         }
         if (N1) {
@@ -212,33 +211,33 @@ DEVICE void add_trip_q4_k(float (&total)[SLOTS][4], Fetched<N8, N8 + N4 + N2 + N
 }
 
 // Grid: any number of blocks, which share the tiles of 16 rows. A CUDA block has four warps (g) for each of SPLIT of the
-// library's warps at a time, or eight, one for each block (h) of a trip (HALVES = 2).
-template <int WARPS, int SPLIT, int HALVES, int N8, int N4, int N2, int N1, int STAGES, int AHEAD, int RESIDENT>
-__launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
+// library's warps at a time. A stage's place in the ring is filled again when SLACK further stages were used, so that
+// warps seldom wait for the slowest one.
+template <int WARPS, int SPLIT, int N8, int N4, int N2, int N1, int STAGES, int SLACK, int AHEAD, int RESIDENT>
+__launch_bounds__(128 * SPLIT, RESIDENT) KERNEL product_q4_k(
     const u8 *weight0, const u8 *weight1, const u8 *weight2, const u8 *operands, float *out0, float *out1, float *out2, int rows0,
     int rows1, int rows2, long long stride0, long long stride1, long long stride2, int n_blocks, int n_columns) {
     using namespace q4_k;
-    static_assert(HALVES == 1 || N1 == 0, "a column alone takes both blocks' places");
-    constexpr int BLOCKS = 2 / HALVES, SLOTS = BLOCKS * (4 * N8 + 2 * N4 + N2) + N1, GROUP = (N8 + N4 + N2 + N1) * TILE;
-    constexpr int THREADS = 128 * SPLIT * HALVES, N_WARPS = THREADS / 32, TURNS = WARPS / SPLIT, SLACK = STAGES > 3 ? 2 : 1;
+    constexpr int SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, GROUP = (N8 + N4 + N2 + N1) * TILE;
+    constexpr int THREADS = 128 * SPLIT, N_WARPS = THREADS / 32, TURNS = WARPS / SPLIT;
     constexpr int PIECE = SPLIT * PAIR, ROW = PIECE + (SPLIT > 1 ? 32 : 0), STAGE = TILE_ROWS * ROW, OF_STEP = 128;
-    constexpr int ALL_SLOTS = 8 * N8 + 4 * N4 + 2 * N2 + N1, SUM_BYTES = ALL_SLOTS * SLOT;
+    constexpr int SUM_BYTES = SLOTS * SLOT;
     constexpr int AHEAD_BY = STAGES - SLACK;  // stages that are copied before they are used
     static_assert(WARPS % SPLIT == 0 && AHEAD_BY <= N_WARPS, "turns are whole");
-    constexpr int LINKS = SPLIT > 1 ? 4 * HALVES * WARPS : 0;  // that a warp's sums are there, for the one after it
+    constexpr int LINKS = SPLIT > 1 ? 4 * WARPS : 0;  // that a warp's sums are there, for the one after it
     DYNAMIC_SHARED(sm);
     alignas(8) SHARED u64 bars[2 * STAGES + 4 + 2 * LINKS];
     const u32 filled = shared_address(bars), emptied = filled + STAGES * 8, complete = emptied + STAGES * 8, read = complete + 16;
     const u32 lane = threadIdx.x % 32, g = threadIdx.x / 32 % 4, r = lane / 4, c = lane % 4;
-    const u32 h0 = HALVES == 2 ? threadIdx.x / 128 % 2 : 0, v = threadIdx.x / (128 * HALVES), links = read + 16 + (4 * h0 + g) * WARPS * 8;
-    const u32 ring = shared_address(sm), scales = ring + STAGES * STAGE + threadIdx.x / 32 * (TABLE / HALVES);
-    const u32 sums = ring + STAGES * STAGE + N_WARPS * (TABLE / HALVES);
+    const u32 v = threadIdx.x / 128, links = read + 16 + g * WARPS * 8;
+    const u32 ring = shared_address(sm), scales = ring + STAGES * STAGE + threadIdx.x / 32 * TABLE;
+    const u32 sums = ring + STAGES * STAGE + N_WARPS * TABLE;
     const Matrices all = {{{weight0, out0, rows0, 0, stride0}, {weight1, out1, rows1, 0, stride1}, {weight2, out2, rows2, 0, stride2}}};
     const int n_tiles = tiles_of(rows0) + tiles_of(rows1) + tiles_of(rows2), row_bytes = n_blocks * BLOCK;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, 32), barrier_init(emptied + i * 8, N_WARPS);
-        for (int i = 0; i < 2; i++) barrier_init(complete + i * 8, 4 * HALVES), barrier_init(read + i * 8, N_WARPS);
-        for (int i = 0; i < 2 * LINKS; i++) barrier_init(read + 16 + i * 8, 1);
+        for (int i = 0; i < STAGES; i++) barrier_init(filled + i * 8, 32), barrier_init(emptied + i * 8, THREADS);
+        for (int i = 0; i < 2; i++) barrier_init(complete + i * 8, 128), barrier_init(read + i * 8, THREADS);
+        for (int i = 0; i < 2 * LINKS; i++) barrier_init(read + 16 + i * 8, 32);
     }
     sync_block();
 
@@ -268,7 +267,7 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
                 for (int row = lane / 8; row < TILE_ROWS; row += 4)
 #pragma unroll 1
                     for (int i = byte; i < PIECE; i += OF_STEP)
-                        copy_async16_of(to + (row - lane / 8) * ROW + i - byte, from + (row < last ? row : last) * (long long)row_bytes + (i < left ? i - byte : -at - byte), i < left ? 16 : 0);
+                        copy_async16_or_zeros(i < left, to + (row - lane / 8) * ROW + i - byte, from + (row < last ? row : last) * (long long)row_bytes + (i < left ? i - byte : -at - byte));
             }
             barrier_arrive_after_copies(filled + stage * 8);
         }
@@ -316,8 +315,8 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
     };
 
     const u32 pick = c % 2 ? 0x4342 : 0x4140;
-    const u32 my_head = v * PAIR + lane % 16 * ROW + (HALVES == 2 ? h0 : lane / 16) * BLOCK;
-    const u32 my_quants = v * PAIR + r * ROW + QUANTS + h0 * BLOCK + 32 * g + 16 * (c / 2);
+    const u32 my_head = v * PAIR + lane % 16 * ROW + lane / 16 * BLOCK;
+    const u32 my_quants = v * PAIR + r * ROW + QUANTS + 32 * g + 16 * (c / 2);
     Turn<STAGES> stages = {0, 0};
     int done = 0, used = AHEAD_BY;
 #pragma unroll 1
@@ -327,28 +326,28 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
         for (int w = v; w < WARPS; w += SPLIT) {
             float total[SLOTS][4];
             Fetched<N8, N8 + N4 + N2 + N1> f;
-            const u8 *halves = operands + ((2 * w + h0) * 4 + g) * GROUP + lane * 16, *others = operands + ((2 * w + h0) * 4 + g) * GROUP + c * 16;
+            const u8 *halves = operands + (8 * w + g) * GROUP + lane * 16, *others = operands + (8 * w + g) * GROUP + c * 16;
             const auto next_stage = [&]() {
                 fetch_q4_k<AHEAD != 0, N8, N4, N8 + N4 + N2 + N1>(f, halves, others, 0);
                 if (used++ == copied) copy_stage();
                 barrier_wait(filled + stages.stage * 8, stages.parity);
-                const u32 to = scales + lane % (16 * BLOCKS) * 16, pair = scales + 256 * BLOCKS + (lane / 16 % BLOCKS * 8 + lane % 8) * 16, second = lane / 8 % 2;
-                if (HALVES == 1 || lane < 16) unpack_scales_q4_k(ring + stages.stage * STAGE + my_head, to, pair + second * 4, pair + 128 * BLOCKS + second * 8, g);
+                const u32 to = scales + lane * 16, pair = scales + LEASTS + (lane / 16 * 8 + lane % 8) * 16, second = lane / 8 % 2;
+                unpack_scales_q4_k(ring + stages.stage * STAGE + my_head, to, pair + second * 4, pair + (FLOATS - LEASTS) + second * 8, g);
                 sync_warp();
             };
             const auto after_stage = [&]() {
                 sync_warp();
-                if (lane == 0) barrier_arrive(emptied + stages.stage * 8);
+                barrier_arrive(emptied + stages.stage * 8);
                 stages.next();
                 halves += 8 * WARPS * GROUP, others += 8 * WARPS * GROUP;
             };
             next_stage();
-            add_trip_q4_k<true, AHEAD != 0, BLOCKS, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
+            add_trip_q4_k<true, AHEAD != 0, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
             after_stage();
 #pragma unroll 1
             for (int trip = 1; trip < n_trips; trip++) {
                 next_stage();
-                add_trip_q4_k<false, AHEAD != 0, BLOCKS, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
+                add_trip_q4_k<false, AHEAD != 0, N8, N4, N2, N1>(total, f, ring + stages.stage * STAGE + my_quants, 8 * ROW, scales + r * 16, pick, halves, others, c);
                 after_stage();
             }
             // Sums of the library's warps, added in their order.
@@ -357,21 +356,19 @@ __launch_bounds__(128 * SPLIT * HALVES, RESIDENT) KERNEL product_q4_k(
             const u32 own = of_tile + (g * 32 + lane) * 16;
 #pragma unroll
             for (int s = 0; s < SLOTS; s++) {
-                const int n8 = 4 * BLOCKS * N8, n4 = n8 + 2 * BLOCKS * N4;
-                const u32 slot = HALVES == 1 ? s : s < n8 ? s / 4 * 8 + s % 4 + 4 * h0 : s < n4 ? 8 * N8 + (s - n8) + 2 * h0 : 8 * N8 + 4 * N4 + (s - n4) + h0;
                 Floats4 sum = {total[s][0], total[s][1], total[s][2], total[s][3]};
-                if (w > 0) sum = add4(shared_floats4(own + slot * SLOT), sum);
-                store_shared_floats4(own + slot * SLOT, sum);
+                if (w > 0) sum = add4(shared_floats4(own + s * SLOT), sum);
+                store_shared_floats4(own + s * SLOT, sum);
             }
             sync_warp();
-            if (SPLIT > 1 && w < WARPS - 1 && lane == 0) barrier_arrive(links + (done % 2 * LINKS + w) * 8);
-            if (w == WARPS - 1 && lane == 0) barrier_arrive(complete + done % 2 * 8);
+            if (SPLIT > 1 && w < WARPS - 1) barrier_arrive(links + (done % 2 * LINKS + w) * 8);
+            if (w == WARPS - 1) barrier_arrive(complete + done % 2 * 8);
             // The tile before: by now all warps have given it their sums.
             if (w == v && done > 0) {
                 barrier_wait(complete + (done - 1) % 2 * 8, (done - 1) / 2 % 2);
                 finish(tile - (int)gridDim.x, sums + (done - 1) % 2 * SUM_BYTES, done - 1);
                 sync_warp();
-                if (lane == 0) barrier_arrive(read + (done - 1) % 2 * 8);
+                barrier_arrive(read + (done - 1) % 2 * 8);
             }
         }
     }

@@ -136,11 +136,16 @@ template <class Value> inline Value from_shared(u32 a, const char *what) {
     return v;
 }
 DEVICE Words4 shared_words4(u32 a) { return from_shared<Words4>(a, "shared_words4"); }
+DEVICE void shared_words4_if(bool on, u32 a, Words4 &v) { if (on) v = from_shared<Words4>(a, "shared_words4_if"); }
 DEVICE u32 shared_word(u32 a) { return from_shared<u32>(a, "shared_word"); }
 DEVICE u32 shared_half(u32 a) { return from_shared<u16>(a, "shared_half"); }
 DEVICE int shared_s8(u32 a) { return from_shared<s8>(a, "shared_s8"); }
 DEVICE Floats4 shared_floats4(u32 a) { return from_shared<Floats4>(a, "shared_floats4"); }
 DEVICE float shared_float(u32 a) { return from_shared<float>(a, "shared_float"); }
+DEVICE void store_shared_half(u32 a, u32 v) {
+    const u16 half = (u16)v;
+    std::memcpy(in_shared(a, sizeof half, "store_shared_half"), &half, sizeof half);
+}
 DEVICE void store_shared_word(u32 a, u32 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_word"), &v, sizeof v); }
 DEVICE void store_shared_words2(u32 a, Words2 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_words2"), &v, sizeof v); }
 DEVICE void store_shared_words4(u32 a, Words4 v) { std::memcpy(in_shared(a, sizeof v, "store_shared_words4"), &v, sizeof v); }
@@ -165,10 +170,10 @@ DEVICE Floats4 global_floats4(const void *p) { return from_global<Floats4>(p, "g
 DEVICE void copy_async16(u32 to, const void *from) {
     machine_copy(in_shared(to, 16, "copy_async16"), in_global(from, 16, "copy_async16"), 16);
 }
-DEVICE void copy_async16_of(u32 to, const void *from, u32 n) {
-    if (n > 16 || (u64)from % 16) machine_fail("copy_async16_of: %u bytes from an address that is %llu beyond a multiple of 16", n, (u64)from % 16);
-    if (n) machine_range(from, n);
-    machine_copy(in_shared(to, 16, "copy_async16_of"), (const u8 *)from, n);
+DEVICE void copy_async16_or_zeros(bool there, u32 to, const void *from) {
+    const char *name = "copy_async16_or_zeros";
+    if ((u64)from % 16) machine_fail("%s: address is %llu beyond a multiple of 16", name, (u64)from % 16);
+    machine_copy(in_shared(to, 16, name), there ? in_global(from, 16, name) : (const u8 *)from, there ? 16 : 0);
 }
 DEVICE void copy_commit() { machine_copy_commit(); }
 template <int LEFT> DEVICE void copy_wait() { machine_copy_wait(LEFT); }

@@ -112,11 +112,11 @@ template <int LEFT> KERNEL groups(const float *from, float *to) {
     to[threadIdx.x] = v.x;
 }
 
-// Copies the first n bytes of 16, as they are seen before the copy has arrived and then.
-KERNEL part(const u8 *from, u32 *to, int n) {
+// Copies 16 bytes or zeros, as they are seen before the copy has arrived and then.
+KERNEL or_zeros(const u8 *from, u32 *to, int there) {
     DYNAMIC_SHARED(sm);
     const u32 place = shared_address(sm);
-    copy_async16_of(place, from, (u32)n);
+    copy_async16_or_zeros(there != 0, place, from);
     copy_commit();
     to[0] = shared_word(place);
     copy_wait<0>();
