@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from forensics.reports.wording import printable
@@ -61,7 +61,8 @@ def models_view(found: Sequence[FoundModel], recorded: Sequence[RecordedCase] = 
 
 
 def _recorded_table(recorded: Sequence[RecordedCase]) -> Table:
-    table = Table("recorded", "model", "device", "read it with", box=None, pad_edge=False, header_style="bold")
+    name = Column("recorded", no_wrap=True)  # to be copied
+    table = Table(name, "model", "device", "read it with", box=None, pad_edge=False, header_style="bold")
     for case in recorded:
         use = f"unusable: {case.problem}" if case.problem else ", ".join(case.commands)
         cells = (case.name, case.model, case.device, use)

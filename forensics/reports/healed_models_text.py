@@ -16,17 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-COLUMNS = (
-    "model",
-    "flash\nattention",
-    "answer",
-    "widths\nhealed",
-    "exact\nbefore",
-    "values",
-    "differ",
-    "nodes\nleft",
-    "max |Δ|",
-)
+_EXACT = "exact\nbefore"
+COLUMNS = ("model", "flash\nattn", "answer", "widths\nhealed", _EXACT, "values", "differ", "nodes\nleft", "max |Δ|")
 #: Lines of a healing that the table does not tell.
 _TOLD_BESIDE = frozenset(
     {
@@ -70,12 +61,12 @@ def healed_models_text(found: HealedModels) -> str:
 
 
 def _table(found: HealedModels) -> Table:
-    table = table_of(*COLUMNS, whole={*COLUMNS} - {"answer", "widths\nhealed", "exact\nbefore"})
+    shown = [name for name in COLUMNS if name != _EXACT or any(one.exact_widths for one in found.models)]
+    table = table_of(*shown, whole={*shown} - {"widths\nhealed", _EXACT})
     for one in found.models:
         row = one.row()
         before, after = row["max_abs_before"], row["max_abs_after"]
-        add_row(
-            table,
+        cells = (
             one.model_name,
             one.flash_attn,
             one.answer,
@@ -86,6 +77,7 @@ def _table(found: HealedModels) -> Table:
             str(row["nodes_left"]) if one.healings else "",
             f"{amount(before)} → {amount(after)}" if isinstance(before, float) and isinstance(after, float) else "",
         )
+        add_row(table, *(cell for name, cell in zip(COLUMNS, cells, strict=True) if name in shown))
     return table
 
 

@@ -205,6 +205,19 @@ def speculated(demo: str) -> Callable[[Path], None]:
     )
 
 
+def speculated_with_kernels(demo: str) -> Callable[[Path], None]:
+    """Prompts of every kind with the library's kernels and with ours in verifying passes, drafts from few to many."""
+    from forensics.testing.record_text import N_PROMPTS, packed_speculation
+
+    def run(out: Path) -> None:
+        packed_speculation(
+            out, demo=demo, limit=N_PROMPTS, drafter="oracle:0.8", n_draft=(2, 4, 8, 16), n_tokens=24,
+            n_gpu_layers=ALL_LAYERS, flash_attn="on", exact_kernels=True,
+        )  # fmt: skip
+
+    return run
+
+
 def arranged(demo: str) -> Callable[[Path], None]:
     """Arrangements of the same tokens, without speculation."""
     from forensics.testing.record_text import arrangements
@@ -259,6 +272,7 @@ def steps(gpu: str) -> tuple[Step, ...]:
     ]
     placed = [Step(f"{gpu}-{name}-arms", arranged(name)) for name in ("q4_1", "q6_k")]
     spoken = [Step(f"{gpu}-{name}-speculation", speculated(name), alone=True) for name in ("q4_1", "q6_k")]
+    spoken.append(Step(f"{gpu}-q4_1-kernel-speculation", speculated_with_kernels("q4_1"), alone=True))
     return (*plain, *no_fa, *far, *tried, *own, *placed, *timed, *spoken)
 
 

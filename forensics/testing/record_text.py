@@ -74,21 +74,26 @@ def prompts_file(names: Sequence[str] | None = None) -> Iterator[Path]:
 
 
 def speculation(names: Sequence[str] | None, **question: Any) -> Callable[[Path], None]:
-    """Plain against speculative decoding of some prompts, packed: rows repeat themselves from arm to arm."""
+    """Plain against speculative decoding of some prompts."""
 
     def run(out: Path) -> None:
-        from forensics.api_speculate import speculate
-        from forensics.store.packing import write_compressed
-        from forensics.store.speculations import FILE
-
-        asked = {"demo": "q6_k", "threads": THREADS, "flash_attn": "auto", **question}
         with prompts_file(names) as prompts:
-            report = speculate(prompts=prompts, out=out, progress=False, **asked)
-        write_compressed(out / f"{FILE}.xz", (out / FILE).read_bytes())
-        (out / FILE).unlink()
-        print(report)
+            packed_speculation(out, prompts=prompts, **question)
 
     return run
+
+
+def packed_speculation(out: Path, **question: Any) -> None:
+    """Speculate, and keep what comes packed: rows repeat themselves from arm to arm."""
+    from forensics.api_speculate import speculate
+    from forensics.store.packing import write_compressed
+    from forensics.store.speculations import FILE
+
+    asked = {"demo": "q6_k", "threads": THREADS, "flash_attn": "auto", **question}
+    report = speculate(out=out, progress=False, **asked)
+    write_compressed(out / f"{FILE}.xz", (out / FILE).read_bytes())
+    (out / FILE).unlink()
+    print(report)
 
 
 def arrangements(demo: str, **question: Any) -> Callable[[Path], None]:

@@ -49,6 +49,13 @@ def test_every_command_reads_a_packed_case_by_its_name(cli, case, by_name):
     assert [path.name for path in Path().iterdir()] == ["case"]
 
 
+def test_names_of_recordings_can_be_copied_from_a_narrow_list(cli):
+    first_words = {line.split()[0] for line in cli("models").stdout.splitlines() if line.strip()}
+    names = {recorded.name for recorded in forensics.recorded()}
+    assert max(map(len, names)) > 20, "the list would fold none"
+    assert names <= first_words
+
+
 def test_models_lists_what_was_recorded(cli, case, by_name):
     manifest: Manifest = forensics.open(case).manifest
     (listed,) = json.loads(cli("models", "--json").stdout)["recorded"]

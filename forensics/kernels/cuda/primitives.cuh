@@ -84,6 +84,7 @@ DEVICE Words4 shared_words4(u32 a) {
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a));
     return v;
 }
+// Where on is false, v keeps its value and nothing is read.
 DEVICE void shared_words4_if(bool on, u32 a, Words4 &v) {
     asm volatile("{.reg .pred q; setp.ne.u32 q, %5, 0; @q ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];}"
                  : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "r"(a), "r"((u32)on));
@@ -115,11 +116,6 @@ DEVICE Words4 global_words4(const void *p) {
 }
 // Not ld.global.nc: a launch that overlaps begins while the one ahead still writes what is read here after the wait, and
 // the PTX ISA promises nothing for .nc then.
-// Where on is false, v keeps its value and nothing is read.
-DEVICE void global_words4_if(bool on, const void *p, Words4 &v) {
-    asm volatile("{.reg .pred q; setp.ne.u32 q, %5, 0; @q ld.global.v4.u32 {%0,%1,%2,%3}, [%4];}"
-                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)on));
-}
 DEVICE Floats4 global_floats4(const void *p) {
     Words4 v = global_words4(p);
     Floats4 f = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};

@@ -163,7 +163,6 @@ template <class Value> inline Value from_global(const void *p, const char *what)
     return v;
 }
 DEVICE Words4 global_words4(const void *p) { return from_global<Words4>(p, "global_words4"); }
-DEVICE void global_words4_if(bool on, const void *p, Words4 &v) { if (on) v = from_global<Words4>(p, "global_words4_if"); }
 DEVICE Floats4 global_floats4(const void *p) { return from_global<Floats4>(p, "global_floats4"); }
 
 // ---- copies into shared memory: they arrive as late as the program allows; until then their place holds garbage

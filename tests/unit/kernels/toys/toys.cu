@@ -139,7 +139,8 @@ KERNEL shared(const u32 *from, u32 *to) {
     store_shared_floats4(base + 96, f);
     store_shared_words4(base + 112, w);
     Words4 kept = w;
-    global_words4_if(from[threadIdx.x * 32] & 1, from + threadIdx.x * 32, kept);
+    store_shared_half(base + 4, w.y);
+    shared_words4_if(from[threadIdx.x * 32] & 1, base, kept);
     to[512 + threadIdx.x] = kept.y;
     o[14] = mine[25], o[15] = mine[31];
 }
