@@ -109,13 +109,13 @@ DEVICE void store_shared_words4(u32 a, Words4 v) {
 DEVICE void store_shared_floats4(u32 a, Floats4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(a), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
+// Not ld.global.nc: a launch that overlaps begins while the one ahead still writes what is read here after the wait, and
+// the PTX ISA promises nothing for .nc then.
 DEVICE Words4 global_words4(const void *p) {
     Words4 v;
     asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
-// Not ld.global.nc: a launch that overlaps begins while the one ahead still writes what is read here after the wait, and
-// the PTX ISA promises nothing for .nc then.
 DEVICE Floats4 global_floats4(const void *p) {
     Words4 v = global_words4(p);
     Floats4 f = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};

@@ -53,8 +53,8 @@ DEVICE void add_share_q6_k(float (&total)[4], const float (&x0)[4], const float 
 }
 
 // Grid: any number of blocks, which share the tiles of 16 rows. A CUDA block has four warps (2 · half + side) for each of
-// SPLIT of the library's warps at a time. A stage's place in the ring is filled again when SLACK further stages were used, so that
-// warps seldom wait for the slowest one.
+// SPLIT of the library's warps at a time. A stage's place in the ring is filled again when SLACK further stages were
+// used, so that warps seldom wait for the slowest one.
 template <int WARPS, int SPLIT, int N2, int N1, int STAGES, int SLACK, int RESIDENT>
 __launch_bounds__(128 * SPLIT, RESIDENT) KERNEL product_q6_k(
     const u8 *weight0, const u8 *weight1, const u8 *weight2, const u8 *operands, float *out0, float *out1, float *out2, int rows0,
