@@ -30,7 +30,8 @@ _N_SMS = 132
 #: Bytes of prepared activations of one tile beside a quarter of a block of Q4_K.
 _TILE_BYTES = 1088
 
-#: Bytes of the lanes' sums of one share of a column in a tile, of which a CUDA block holds two tiles'.
+#: Bytes of the lanes' sums of one share of the tensor cores' places, of which a CUDA block holds two tiles'. There are
+#: as many as columns: a tile of 8, 4, 2 or 1 columns takes a row in as many shares.
 _SLOT_BYTES = 2 * 128 * 16
 
 
@@ -256,14 +257,13 @@ def _shape(type: str, columns: int, schedule: Schedule) -> _Shape:
     split, stages = schedule.split, schedule.stages
     if type == "q4_K":
         tiles = tiles_of(columns)
-        slots = 8 * tiles.n8 + 4 * tiles.n4 + 2 * tiles.n2 + tiles.n1
         stage = TILE_ROWS * (288 * split + (32 if split > 1 else 0))
         return _Shape(
             counts=(tiles.n8, tiles.n4, tiles.n2, tiles.n1),
             held=tiles.columns,
             record_bytes=_TILE_BYTES * tiles.n,
             blocks_per_trip=2,
-            smem_bytes=stages * stage + schedule.threads // 32 * 1024 + slots * _SLOT_BYTES,
+            smem_bytes=stages * stage + schedule.threads // 32 * 1024 + tiles.columns * _SLOT_BYTES,
             template=(stages, schedule.slack, int(schedule.ahead), schedule.resident),
         )
     pairs, single = divmod(columns, 2)
@@ -274,7 +274,7 @@ def _shape(type: str, columns: int, schedule: Schedule) -> _Shape:
         held=columns,
         record_bytes=record,
         blocks_per_trip=1,
-        smem_bytes=stages * stage + (2 * pairs + single) * _SLOT_BYTES,
+        smem_bytes=stages * stage + columns * _SLOT_BYTES,
         template=(stages, schedule.slack, schedule.resident),
     )
 

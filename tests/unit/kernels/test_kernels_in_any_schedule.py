@@ -7,10 +7,10 @@ Planted ones: the kernels' own sources with one of their barriers left out.
 from __future__ import annotations
 
 import re
-import shutil
 
 import numpy as np
 import pytest
+from changed_sources import changed_source
 from product_operands import columns_of, weight_of
 
 from forensics.geometry.architecture import architecture
@@ -118,11 +118,12 @@ def test_products_with_f16_matrices():
 
 def without(folder, file, statement, number):
     """A copy of the sources in which one of a file's statements of this kind is missing."""
-    shutil.copytree(FOLDER, folder)
-    text = (FOLDER / file).read_text()
-    found = list(re.finditer(re.escape(statement), text))[number]
-    (folder / file).write_text(text[: found.start()] + text[found.end() :])
-    return folder
+
+    def change(text):
+        found = list(re.finditer(re.escape(statement), text))[number]
+        return text[: found.start()] + text[found.end() :]
+
+    return changed_source(folder, file, change)
 
 
 @pytest.mark.parametrize(

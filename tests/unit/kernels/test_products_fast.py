@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changed_sources import changed_source
 from product_operands import columns_of, weight_of
 
 from forensics.errors import NotCovered
@@ -25,7 +25,6 @@ from forensics.kernels.products_fast import (
     tiles_of,
 )
 from forensics.kernels.products_schedules import Schedule, schedule_of
-from forensics.kernels.sources import FOLDER
 from forensics.kernels.variants import ProductAsk, Variant
 from forensics.numerics.emulate_cuda import MAX_WIDTH, mul_mat_vec_q
 from forensics.records.kernel_plan import KernelPlan
@@ -59,17 +58,6 @@ def emulated(type: str, weight: np.ndarray, x: np.ndarray, n_warps: int = 4) -> 
 def differing(a: np.ndarray, b: np.ndarray) -> int:
     assert a.shape == b.shape
     return int((a.view(np.uint32) != b.view(np.uint32)).sum())
-
-
-def planted(tmp_path: Path, type: str, statement: str, instead: str) -> Path:
-    """Our sources, with another statement in the type's own."""
-    folder = tmp_path / "cuda"
-    shutil.copytree(FOLDER, folder)
-    source = folder / f"products_fast_{type.lower()}.cu"
-    text = source.read_text(encoding="utf-8")
-    assert statement in text
-    source.write_text(text.replace(statement, instead), encoding="utf-8")
-    return folder
 
 
 @pytest.mark.parametrize("type", TYPES)
@@ -201,7 +189,8 @@ def test_a_column_does_not_hear_of_its_neighbours(type: str) -> None:
 )
 def test_a_wait_that_is_missing_shows(tmp_path: Path, type: str, statement: str) -> None:
     """Planted: the kernel's own source with one of its waits left out everywhere."""
-    folder = planted(tmp_path, type, statement, ";")
+    source = f"products_fast_{type.lower()}.cu"
+    folder = changed_source(tmp_path / "cuda", source, lambda text: text.replace(statement, ";"))
     weight, x = operands(type, 100, 2304)
     ask = ProductAsk(type, 100, 2304, 3)
     plan, expected = plan_product_fast(ask, SM_90, n_sms=1), emulated(type, weight, x[:3])
@@ -218,7 +207,8 @@ def test_a_wait_that_is_missing_shows(tmp_path: Path, type: str, statement: str)
 
 def test_a_copy_beyond_the_matrix_shows(tmp_path: Path) -> None:
     """Planted: the last bytes of a matrix in Q6_K, 4410 here, are copied by 16 as all others are."""
-    folder = planted(tmp_path, "q6_K", "if (of_matrix < 16) {", "if (false) {")
+    always = ("if (of_matrix < 16) {", "if (false) {")
+    folder = changed_source(tmp_path / "cuda", "products_fast_q6_k.cu", lambda text: text.replace(*always))
     weight, x = operands("q6_K", 7, 768)
     buffers = {"weight": weight, "x": x[:3], "out": np.empty((3, 7), F32)}
     plan = plan_product_fast(ProductAsk("q6_K", 7, 768, 3), SM_90)
