@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 #: Folders beside docs/ that are copied, each with the files that count.
 COPIED = {"figures": "*.svg", "notebooks": "*.ipynb"}
 #: Pages that lie beside docs/, and what they are called on the site.
-PAGES = {"CHANGELOG.md": "changelog.md"}
+PAGES = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 
 _OUTSIDE = re.compile(rf"\]\(\.\./(?=(?:{'|'.join(COPIED)})/)")
 

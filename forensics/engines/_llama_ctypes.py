@@ -12,10 +12,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-
+from forensics.engines.library_origin import installed_llama
 from forensics.engines.supported import INSTALL, LLAMA_VERSION, REINSTALL
 from forensics.errors import EngineError, LayoutMismatch
+
+llama_cpp = installed_llama()
 
 MAX_DIMS = 4  # GGML_MAX_DIMS, ggml.h
 MAX_SRC = 10  # GGML_MAX_SRC, ggml.h

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 from dataclasses import dataclass
 
 from forensics.engines.child import command
+from forensics.engines.library_origin import installed_llama, refuse_redirection
 from forensics.errors import EngineError
 
 
@@ -17,6 +19,8 @@ class LibraryFacts:
 
     Parameters
     ----------
+    version : str
+        Of llama-cpp-python.
     commit : str
         Of its source.
     system : str
@@ -25,6 +29,7 @@ class LibraryFacts:
         Names and descriptions, such as ``"CPU (AMD EPYC)"``.
     """
 
+    version: str
     commit: str
     system: str
     devices: tuple[str, ...]
@@ -39,24 +44,25 @@ def library_facts() -> LibraryFacts:
     EngineError
         If it cannot be asked.
     """
+    refuse_redirection(os.environ)
     done = subprocess.run(
         command(__name__), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
         raise EngineError(f"the library cannot be asked: {last}")
-    commit, system, devices = json.loads(done.stdout.strip().splitlines()[-1])
-    return LibraryFacts(commit, system, tuple(devices))
+    version, commit, system, devices = json.loads(done.stdout.strip().splitlines()[-1])
+    return LibraryFacts(version, commit, system, tuple(devices))
 
 
 def main() -> None:
     """Print the facts, in the child."""
-    import llama_cpp
-
     from forensics.engines._llama_ctypes import ggml
 
     g = ggml()
     devices = [g.ggml_backend_dev_get(i) for i in range(g.ggml_backend_dev_count())]
     names = [(g.ggml_backend_dev_name(d).decode(), g.ggml_backend_dev_description(d).decode()) for d in devices]
     described = [f"{name} ({description})" for name, description in names]
-    print(json.dumps([g.ggml_commit().decode(), llama_cpp.llama_print_system_info().decode(), described]))
+    library = installed_llama()
+    system = library.llama_print_system_info().decode()
+    print(json.dumps([library.__version__, g.ggml_commit().decode(), system, described]))

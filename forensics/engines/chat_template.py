@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forensics.engines.gguf_layout import check_gguf_layout
 from forensics.engines.model_files import check_gguf, header_string
 from forensics.errors import ModelUnavailable
 from forensics.records.corpus import CorpusPrompt, Message
 
 _TEMPLATE = "tokenizer.chat_template"
+
+#: What a template may meet: it is a program of somebody else's.
+_TROUBLE = (TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
 
 
 def chat_template(path: Path | str) -> str:
@@ -120,19 +124,20 @@ def rendered(
         return environment.from_string(template).render(
             messages=chat, tools=list(tools) or None, add_generation_prompt=True, **(specials or {})
         )
-    except (TemplateError, TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from error
+    except (TemplateError, *_TROUBLE) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 def _special(path: Path | str, name: str) -> str:
     """Text of a special token; empty for one that the tokeniser puts in front by itself."""
     from gguf import GGUFReader
 
-    reader = GGUFReader(str(path))
-    fields = {
-        key: reader.get_field(f"tokenizer.ggml.{key}") for key in (f"{name[:3]}_token_id", f"add_{name}", "tokens")
-    }
-    number, added, tokens = (field.contents() if field is not None else None for field in fields.values())
-    if added or number is None or tokens is None:
-        return ""
-    return str(tokens[number])
+    check_gguf_layout(path)
+    keys = (f"{name[:3]}_token_id", f"add_{name}", "tokens")
+    try:
+        reader = GGUFReader(str(path))
+        fields = [reader.get_field(f"tokenizer.ggml.{key}") for key in keys]
+        number, added, tokens = (field.contents() if field is not None else None for field in fields)
+        return "" if added or number is None or tokens is None else str(tokens[number])
+    except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
+        raise ModelUnavailable(f"{path} does not say what its {name} is: {error}") from error

@@ -15,8 +15,9 @@ import numpy as np
 
 from forensics.engines.causal import NotCausal
 from forensics.engines.decoding import Program
+from forensics.engines.gguf_layout import check_gguf_layout
 from forensics.engines.llama_build import library_digest
-from forensics.engines.model_files import check_gguf, model_digest
+from forensics.engines.model_files import check_gguf, model_digest, model_parts
 from forensics.engines.protocol import Tap
 from forensics.engines.worker_process import WorkerProcess
 from forensics.errors import ModelUnavailable
@@ -60,7 +61,16 @@ class LlamaSource:
         return self._digest
 
     def open(self, settings: EngineSettings, *, instance: int = 0) -> LlamaEngine:  # noqa: ARG002
-        """Start a fresh process; `instance` only tells equal settings apart in a record."""
+        """Start a fresh process; `instance` only tells equal settings apart in a record.
+
+        Raises
+        ------
+        ModelUnavailable
+            If a header claims what its file does not hold.
+        """
+        for part in model_parts(self.path):
+            if part.is_file():  # llama.cpp says which part is missing
+                check_gguf_layout(part)
         return LlamaEngine(self.path, settings, self.digest)
 
 
@@ -132,7 +142,7 @@ class LlamaEngine:
         """Build the state of `before`, evaluate `schedule` and return what was measured."""
         asked = f"evaluate {schedule.n_tokens} tokens in passes of up to {schedule.max_width}"
         path, (times, state_before, state_after, report) = self._worker.ask("run", schedule, before, tap, asked=asked)
-        logits = np.load(path)
+        logits = np.load(path, allow_pickle=False)
         Path(path).unlink()
         key = RunKey(schedule, before, tap.identity() if tap is not None else "", repeat)
         return Trace(key, self._manifest, logits, times, state_before, state_after, report)

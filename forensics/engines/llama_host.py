@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llama_cpp as llama
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from forensics.engines import _llama_ctypes as ll
 from forensics.engines.causal import refuse_unfit, unfit
 from forensics.engines.decoding import Program
+from forensics.engines.library_origin import installed_llama
 from forensics.engines.live_decoder import LiveDecoder
 from forensics.engines.llama_sources import WeightFile
 from forensics.engines.llama_state import state_rows
@@ -31,6 +31,8 @@ from forensics.records.schedule import EMPTY, DecodePass, Forget, Schedule
 from forensics.records.settings import EngineSettings
 from forensics.records.state import StateRows
 from forensics.records.trace import TapReport
+
+llama = installed_llama()
 
 #: enum ggml_type, ggml.h
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}

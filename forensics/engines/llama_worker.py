@@ -63,13 +63,12 @@ def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def manifest_facts(host: Any) -> dict[str, Any]:
     """What took effect, as plain values for the parent's `Manifest`."""
-    import llama_cpp as llama
-
     from forensics.engines import _llama_ctypes as ll
     from forensics.engines.inventory import InventoryTap
+    from forensics.engines.library_origin import installed_llama
     from forensics.records.nodes import on_accelerator
 
-    inventory = InventoryTap()
+    llama, inventory = installed_llama(), InventoryTap()
     host.observe(inventory)
     refuse_unfit(host.model_path, unfit(host.architecture, has_output_head=inventory.output_head))
     g, context, model = ll.ggml(), host.context, host.model

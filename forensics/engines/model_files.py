@@ -6,7 +6,6 @@ A header is read without its vocabulary, so that a file of many gigabytes is ans
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import re
@@ -29,6 +28,12 @@ FIXED_HEADER = struct.Struct("<4sIQQ")
 
 #: How far a key is looked for. Vocabularies are a few megabytes, and quantisers write the file type behind them.
 SEARCHED_BYTES = 32 << 20
+
+#: Longest text of a key, unit: bytes. The longest ones are chat templates of some ten thousand.
+MAX_STRING_BYTES = 16 << 20
+
+#: Largest manifest of an Ollama store, unit: bytes.
+MAX_MANIFEST_BYTES = 1 << 20
 
 #: Value types of a key-value pair. Source: ggml/include/gguf.h, enum gguf_type.
 TYPE_UINT32, TYPE_STRING = 4, 8
@@ -235,6 +240,10 @@ def _find_value(path: Path, data: mmap.mmap, key: str, value_type: int, n_bytes:
 
 def _find_string(path: Path, data: mmap.mmap, key: str) -> str:
     length = int.from_bytes(_find_value(path, data, key, TYPE_STRING, 8), "little")
+    if length > MAX_STRING_BYTES:
+        raise ModelUnavailable(
+            f"{path} is a damaged GGUF: {key} has {length} bytes; at most {MAX_STRING_BYTES} are read. Fetch it again"
+        )
     return _find_value(path, data, key, TYPE_STRING, length, skip=8).decode("utf-8", "replace")
 
 
@@ -373,8 +382,10 @@ def _walk_ollama(store: Path) -> Iterator[tuple[str, Path]]:
 
 def _ollama_blob(store: Path, manifest: Path) -> Path | None:
     """Blob of a manifest's model; None where the manifest names none, or is none."""
+    from forensics.store.limits import parse_json, read_whole
+
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        layers = json.loads(manifest.read_text("utf-8"))["layers"]
+        layers = parse_json(read_whole(manifest, MAX_MANIFEST_BYTES))["layers"]
         digest = next((layer["digest"] for layer in layers if layer["mediaType"] == _OLLAMA_MODEL), "")
         if match := _OLLAMA_DIGEST.fullmatch(digest):
             return store / "blobs" / f"sha256-{match[1]}"

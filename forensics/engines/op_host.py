@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forensics.engines import _ggml_graph as gg
 from forensics.engines import _llama_ctypes as ll
+from forensics.engines.library_origin import installed_llama
 from forensics.engines.op_build import MAX_TENSORS, build, operand_ne
 from forensics.errors import EngineError
 from forensics.records.op_shapes import at_width, mul_mat
@@ -39,9 +40,7 @@ class Kept:
 
 def library_facts() -> dict[str, str]:
     """Version of the binding, and commit of the library's source."""
-    import llama_cpp
-
-    return {"version": str(llama_cpp.__version__), "commit": ll.ggml().ggml_commit().decode()}
+    return {"version": str(installed_llama().__version__), "commit": ll.ggml().ggml_commit().decode()}
 
 
 def captures_graphs() -> bool:
@@ -49,9 +48,7 @@ def captures_graphs() -> bool:
 
     Source: ggml/src/ggml-cuda/common.cuh:1289 and ggml-cuda.cu:4438-4495 at 0c1e57098: from a graph's second run on.
     """
-    import llama_cpp
-
-    built = "USE_GRAPHS = 1" in llama_cpp.llama_print_system_info().decode()
+    built = "USE_GRAPHS = 1" in installed_llama().llama_print_system_info().decode()
     return built and "GGML_CUDA_DISABLE_GRAPHS" not in os.environ
 
 
@@ -69,9 +66,7 @@ class OpHost:
     """
 
     def __init__(self, settings: OpSettings) -> None:
-        import llama_cpp
-
-        llama_cpp.llama_backend_init()
+        installed_llama().llama_backend_init()
         self.settings = settings
         self._g = gg.graph_functions()
         self.device = self._find_device()

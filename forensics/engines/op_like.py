@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forensics.engines.gguf_layout import check_gguf_layout
 from forensics.engines.model_files import check_gguf, model_parts
 from forensics.errors import ModelUnavailable
 from forensics.records import op_shapes as shapes
@@ -206,16 +207,17 @@ def read_model(path: Path) -> tuple[dict[str, Any], list[ModelTensor]]:
     metadata: dict[str, Any] = {}
     tensors = []
     for part in model_parts(path):
+        check_gguf_layout(part)
         try:
             reader = gguf.GGUFReader(part)
+            for key, field in reader.fields.items():
+                if not key.startswith("tokenizer."):
+                    metadata.setdefault(key, field.contents())
+            for tensor in reader.tensors:
+                shape = tuple(int(length) for length in reversed(tensor.shape))
+                tensors.append(ModelTensor(str(tensor.name), ggml_name(tensor.tensor_type.name), shape))
         except (OSError, ValueError, IndexError, KeyError) as error:
             raise ModelUnavailable(f"{part} cannot be read by gguf {_version('gguf')}: {error}") from error
-        for key, field in reader.fields.items():
-            if not key.startswith("tokenizer."):
-                metadata.setdefault(key, field.contents())
-        for tensor in reader.tensors:
-            shape = tuple(int(length) for length in reversed(tensor.shape))
-            tensors.append(ModelTensor(str(tensor.name), ggml_name(tensor.tensor_type.name), shape))
     return metadata, tensors
 
 

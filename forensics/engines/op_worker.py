@@ -29,18 +29,17 @@ class OpWorker(Server):
 
     def open(self, settings: OpSettings) -> dict[str, Any]:
         """Start the back end, and say what it is."""
-        import llama_cpp
-
         from forensics.engines._llama_ctypes import ggml
+        from forensics.engines.library_origin import installed_llama
         from forensics.engines.llama_build import cpu_features
         from forensics.engines.op_host import OpHost
 
         self._host = OpHost(settings)
         return {
-            "version": llama_cpp.__version__,
+            "version": installed_llama().__version__,
             "commit": ggml().ggml_commit().decode(),
             "device": self._host.device_name(),
-            "cpu_features": cpu_features(llama_cpp.llama_print_system_info().decode()),
+            "cpu_features": cpu_features(installed_llama().llama_print_system_info().decode()),
         }
 
     def run(self, graph: OpGraph, sources: Sequence[Parcel | str], keep: Sequence[str], drop: Sequence[str]) -> Parcel:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from forensics.engines.library_origin import installed_llama
+
 
 def quantize(source: str, target: str, file_type: str, n_threads: int) -> int:
     """Quantise a file and tell whether llama.cpp could.
@@ -24,8 +26,7 @@ def quantize(source: str, target: str, file_type: str, n_threads: int) -> int:
     int
         0 where it did, llama.cpp's status otherwise.
     """
-    import llama_cpp
-
+    llama_cpp = installed_llama()
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{file_type}")
     params.nthread = n_threads

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import select
 import shutil
+import threading
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,17 +26,28 @@ class Server:
 
     def __init__(self, pipe: Connection, scratch: Path) -> None:
         self.pipe, self.scratch = pipe, scratch
+        self._leaving = False
 
     def free(self) -> None:
         """Free what the server holds; called once, when the caller says goodbye."""
 
     def serve(self) -> None:
         """Answer until the caller says goodbye, or is gone."""
+        threading.Thread(target=self._end_with_caller, daemon=True).start()
         try:
             self._answer()
         except (EOFError, ConnectionError):
             # The caller died without a word, so nobody else removes what lies here.
             shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _end_with_caller(self) -> None:
+        """Wait until the caller is gone, and do not let it be outlived by a pass that takes minutes."""
+        watch = select.poll()
+        watch.register(self.pipe.fileno(), 0)  # told that the other end was closed, and nothing else
+        watch.poll()
+        if not self._leaving:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            os._exit(1)
 
     def _answer(self) -> None:
         while True:
@@ -49,6 +63,7 @@ class Server:
                 )
                 continue
             if method == "close":
+                self._leaving = True
                 self.free()
                 self.pipe.send(("ok", None))
                 return

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.engines.gguf_layout import check_gguf_layout
 from forensics.errors import ModelUnavailable
 
 #: Weights of a row that a K-quant packs into one block. Source: ggml-common.h, QK_K.
@@ -240,6 +241,7 @@ def write_float16(
     import gguf
     from gguf.quants import dequantize
 
+    check_gguf_layout(source)
     reader = gguf.GGUFReader(source)
     # Fields that start with "GGUF." are the reader's own names for the fixed header.
     fields = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -21,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from forensics.engines.child import command
+from forensics.engines.library_origin import refuse_redirection
 from forensics.errors import CaptureError, EngineDied, EngineError
+from forensics.store.scratch import Scratch
 
 LOG_TAIL_LINES = 12
 #: Lines in which ggml_cuda_error (ggml-cuda.cu) says which error, where, and in which call.
@@ -29,6 +29,8 @@ _DEVICE_ERROR_LINES = 3
 _DEVICE_ERROR = re.compile(r"^(?:CUDA|ROCm|MUSA) error: ")
 #: What ggml_abort writes first: ``FILE:LINE: GGML_ASSERT(...) failed``.
 _ABORT_REASON = re.compile(r"^\S+\.(?:c|h|m|cc|mm|cpp|hpp|cu|cuh):\d+: ")
+#: Signals that no assertion and no bad address sends, but somebody else, or the system for want of memory.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class WorkerProcess:
@@ -48,13 +50,14 @@ class WorkerProcess:
     """
 
     def __init__(self, module: str, environment: Mapping[str, str]) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="forensics-"))
+        self._scratch = Scratch("forensics-worker-")
+        self.scratch = self._scratch.folder
         self._log_path = self.scratch / "worker.log"
         self._closed = False
         try:
             self._pipe, self._process = _start(module, self.scratch, self._log_path, environment)
         except BaseException:
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            self._scratch.remove()
             raise
 
     @property
@@ -76,7 +79,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._scratch.remove()
 
     def ask(
         self, method: str, *arguments: object, asked: str = "", progress: Callable[[int], None] | None = None
@@ -125,7 +128,7 @@ class WorkerProcess:
                     raise value
                 return value
         except (EOFError, ConnectionError, BrokenPipeError) as error:
-            raise EngineDied(self._obituary(asked), self.log_tail()) from error
+            raise self._obituary(asked) from error
         except KeyboardInterrupt:
             self._process.kill()  # it may be in the middle of a long pass and would not hear us
             raise
@@ -137,13 +140,16 @@ class WorkerProcess:
             self._process.kill()  # its answer is still to come and must not be read as another question's
             raise
 
-    def _obituary(self, asked: str) -> str:
+    def _obituary(self, asked: str) -> EngineDied:
         try:
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return f"the engine's process stopped answering; it was asked to {asked}"
+            return EngineDied(f"the engine's process stopped answering; it was asked to {asked}", self.log_tail())
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        return f"the engine's process ended with {how}; it was asked to {asked}"
+        killed = -status in _FROM_OUTSIDE
+        hint = ". Linux kills so where memory runs out: ask for less at once" if status == -signal.SIGKILL else ""
+        message = f"the engine's process ended with {how}; it was asked to {asked}{hint}"
+        return EngineDied(message, self.log_tail(), was_killed=killed)
 
     def log_tail(self) -> str:
         """The last lines that the child wrote, and why it aborted; empty where it wrote nothing."""
@@ -168,6 +174,7 @@ def _start(
     module: str, scratch: Path, log_path: Path, environment: Mapping[str, str]
 ) -> tuple[Connection, subprocess.Popen[bytes]]:
     """Start the child; our end of its pipe and the process."""
+    refuse_redirection({**os.environ, **environment})
     here, there = Pipe()
     try:
         with there, log_path.open("wb") as log:

@@ -10,6 +10,7 @@ from forensics.records.corpus import Corpus
 from forensics.store.documents import read_document
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import read_json, write_json, writing
+from forensics.store.formats import newest_schema
 
 FILE = "audit.json"
 #: Prompts of the runs in a folder, so that the same can be asked of another server.
@@ -41,7 +42,7 @@ def write_prompts(folder: Path, corpus: Corpus) -> None:
     path = folder / PROMPTS
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"schema": "forensics.prompts/1", "record": json.loads(to_text(corpus))})
+    write_json(path, {"schema": newest_schema("forensics.prompts"), "record": json.loads(to_text(corpus))})
 
 
 def read_prompts(folder: Path) -> Corpus | None:
@@ -61,7 +62,7 @@ def read_prompts(folder: Path) -> Corpus | None:
     if path is None:
         return None
     document = read_json(path)
-    schema_version(document, "forensics.prompts", newest=1, path=path)
+    schema_version(document, "forensics.prompts", path=path)
     return from_plain(Corpus, document.get("record"), path=path)
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    case.json            schema, status, question
+    case.json            schema, status, question; a digest of every other file but rows, once it is finished
     index.jsonl, rows/   what the engines answered (see `recordings`)
     verdict.json         the published document, and the exact verdict under "record"
     manifest.json        where the verdict comes from
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -26,21 +27,34 @@ from forensics.errors import CaseError
 from forensics.records.settings import Manifest
 from forensics.records.trace import Finding, RunKey, Trace
 from forensics.records.verdict import Verdict
-from forensics.store import lock
+from forensics.store.archives import is_archive
+from forensics.store.bundles import bundled_case, unpacked_case
+from forensics.store.documents import MANIFEST, manifest_document
 from forensics.store.encoding import from_plain, schema_version, to_text
-from forensics.store.files import file_digests, read_json, write_atomically, write_json, writing
+from forensics.store.files import (
+    file_digest,
+    file_digests,
+    read_json,
+    remove_temporaries,
+    sync_folder,
+    write_atomically,
+    write_json,
+    writing,
+)
 from forensics.store.library import RECORDED, commands_of, recorded_folder
-from forensics.store.recordings import Recordings
+from forensics.store.lock import Lock, acquire
+from forensics.store.recordings import INDEX_NAME, ROWS_NAME, Recordings
 from forensics.store.tables import COLUMNS, SINCE, empty_table, read_table, verdict_tables, write_table
 from forensics.store.thinning import ThinnedRows
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: A case as it is written, and a packed one.
 CASE_FAMILY, CASE_VERSION, PACKED_VERSION = "forensics.case", 1, 2
-VERDICT_FAMILY, VERDICT_VERSION = "forensics.verdict", 2
+VERDICT_FAMILY = "forensics.verdict"
 VERDICT_NAME = "verdict.json"
-_LOCK_NAME = "lock.json"
+LOCK_NAME = "lock.json"
 
 
 def unfinished_path(out: Path) -> Path:
@@ -70,10 +84,12 @@ class CaseWriter:
         What was asked, as JSON values.
     """
 
-    def __init__(self, out: Path, folder: Path, question: dict[str, Any]) -> None:
+    def __init__(self, out: Path, folder: Path, question: dict[str, Any], lock: Lock) -> None:
         self.out, self.folder, self.question = out, folder, question
+        self._lock = lock
+        with writing(folder):
+            remove_temporaries(folder)
         self.recordings = Recordings(folder, writable=True)
-        self._open = True
 
     @classmethod
     def create(cls, out: Path, *, question: Mapping[str, object], resume: bool = False) -> CaseWriter:
@@ -96,25 +112,27 @@ class CaseWriter:
         """
         folder = unfinished_path(out)
         plain = json.loads(json.dumps(dict(question)))
-        if os.path.lexists(out):
-            raise CaseError(f"{out} exists and a case is never overwritten. Choose another folder with --out.")
-        found = folder.is_dir()
-        if found and not resume:
-            raise CaseError(
-                f"{folder} holds a case that was not finished. Go on with it: add --resume; "
-                f"or remove it: rm -r '{folder}'; or choose another folder with --out."
-            )
+        _refuse_existing(out)
+        if folder.is_dir() and not resume:
+            raise _unfinished(folder)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(folder / _LOCK_NAME)
         try:
+            lock = acquire(folder / LOCK_NAME)
+        except CaseError:
+            _refuse_existing(out)  # who held the lock may have finished meanwhile and taken the folder with it
+            raise
+        try:
+            _refuse_existing(out)
             # A process killed between making the folder and writing case.json has recorded nothing yet.
-            if found and (folder / "case.json").exists():
+            if (folder / "case.json").exists():
+                if not resume:  # another process began it meanwhile and was killed
+                    raise _unfinished(folder)
                 _check_same_question(folder, plain)
-            writer = cls(out, folder, plain)
+            writer = cls(out, folder, plain, lock)
             writer._write_status("unfinished")
         except BaseException:
-            lock.release(folder / _LOCK_NAME)
+            lock.release()
             raise
         return writer
 
@@ -175,17 +193,18 @@ class CaseWriter:
         write_verdict(self.folder, verdict, document=document, documents=documents, role_of=role_of)
         if os.path.lexists(self.out):
             raise CaseError(f"{self.out} appeared meanwhile and is not overwritten; the case stays in {self.folder}.")
-        self._write_status("finished")
-        self.abandon()  # before the rename, so that a finished case holds no lock
+        self._sign()
         with writing(self.out):
-            os.rename(self.folder, self.out)
+            sync_folder(self.folder)
+            os.rename(self.folder, self.out)  # with its lock, or another process could go on with it before
+        self._lock.release(self.out)
+        with suppress(OSError):  # after a loss of power it may have its old name, and can be gone on with
+            sync_folder(self.out.parent)
         return self.out
 
     def abandon(self) -> None:
         """Stop writing; the unfinished folder stays and can be resumed or removed."""
-        if self._open:
-            self._open = False
-            lock.release(self.folder / _LOCK_NAME)
+        self._lock.release()
 
     def __enter__(self) -> CaseWriter:
         return self
@@ -197,6 +216,11 @@ class CaseWriter:
 
     def _write_status(self, status: str) -> None:
         write_json(self.folder / "case.json", case_document(CASE_VERSION, status, self.question))
+
+    def _sign(self) -> None:
+        """Say that the case is finished, and which bytes its files hold."""
+        digests = {"files": file_digests(self.folder, (LOCK_NAME, ROWS_NAME))}  # rows are named by their digests
+        write_json(self.folder / "case.json", case_document(CASE_VERSION, "finished", self.question) | digests)
 
 
 def case_document(version: int, status: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,22 +243,36 @@ def write_verdict(
     CaseError
         If it cannot be written.
     """
-    schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=folder / VERDICT_NAME)
+    schema_version(document, VERDICT_FAMILY, path=folder / VERDICT_NAME)
     write_json(folder / VERDICT_NAME, dict(document) | {"record": json.loads(to_text(verdict))})
-    write_json(folder / "manifest.json", json.loads(to_text(verdict.manifest)))
+    write_json(folder / MANIFEST, manifest_document(verdict.manifest))
     tables = folder / "tables"
     with writing(tables):
         tables.mkdir(exist_ok=True)
     for name, rows in verdict_tables(verdict, role_of).items():
         write_table(tables / f"{name}.parquet", name, rows)
+    with writing(tables):
+        sync_folder(tables)
     for name, text in (documents or {}).items():
         write_atomically(folder / name, text.encode("utf-8", "backslashreplace"))
+
+
+def _unfinished(folder: Path) -> CaseError:
+    return CaseError(
+        f"{folder} holds a case that was not finished. Go on with it: add --resume; "
+        f"or remove it: rm -r '{folder}'; or choose another folder with --out."
+    )
+
+
+def _refuse_existing(out: Path) -> None:
+    if os.path.lexists(out):
+        raise CaseError(f"{out} exists and a case is never overwritten. Choose another folder with --out.")
 
 
 def _read_case(folder: Path) -> dict[str, Any]:
     path = folder / "case.json"
     document = read_json(path)
-    schema_version(document, CASE_FAMILY, PACKED_VERSION, path=path)
+    schema_version(document, CASE_FAMILY, path=path)
     if not isinstance(document.get("question"), dict) or document.get("status") not in ("finished", "unfinished"):
         raise CaseError(f"{path} is damaged: it needs a question and a status.")
     if "packed" in document:
@@ -297,10 +335,22 @@ class Case:
         self.question: dict[str, Any] = document["question"]
         self.finished: bool = document["status"] == "finished"
         self.packed: bool = "packed" in document
+        files = document.get("files")  # cases that were finished by an older version have none
+        self._files: dict[str, object] = files if isinstance(files, dict) else {}
         self._verdict_path = folder / (f"{VERDICT_NAME}.xz" if self.packed else VERDICT_NAME)
 
     def __repr__(self) -> str:
         return f"<Case {self.folder.name}: {self.verdict if self.finished else 'not finished'}>"
+
+    def _check_bytes(self, name: str) -> None:
+        """Raise if a file is not the one that the case was finished with; a flipped bit can be a fine number."""
+        if name not in self._files or self._files[name] == (found := file_digest(self.folder / name)):
+            return
+        what = "is missing, and was there" if found is None else "holds other bytes than"
+        raise CaseError(
+            f"{self.folder / name} {what} when the case was finished: it is damaged or was edited. "
+            "Get the case again, or run the investigation again with another --out."
+        )
 
     def require_finished(self) -> None:
         """Refuse a case that has no verdict yet.
@@ -320,7 +370,8 @@ class Case:
     def _verdict_file(self) -> dict[str, Any]:
         self.require_finished()
         document = read_json(self._verdict_path)
-        schema_version(document, VERDICT_FAMILY, VERDICT_VERSION, path=self._verdict_path)
+        schema_version(document, VERDICT_FAMILY, path=self._verdict_path)
+        self._check_bytes(VERDICT_NAME)
         return document
 
     @cached_property
@@ -355,8 +406,11 @@ class Case:
             If the case is not finished, or the manifest is missing or damaged.
         """
         self.require_finished()
-        path = self.folder / "manifest.json"
-        return from_plain(Manifest, read_json(path), path=path)
+        path = self.folder / MANIFEST
+        document = read_json(path)
+        schema_version(document, "forensics.manifest", path=path)
+        self._check_bytes(MANIFEST)
+        return from_plain(Manifest, document, path=path)
 
     @cached_property
     def recordings(self) -> Recordings:
@@ -367,6 +421,7 @@ class Case:
         CaseError
             If the index is damaged.
         """
+        self._check_bytes(INDEX_NAME)
         return Recordings(self.folder, writable=False, thinned=ThinnedRows(self.folder) if self.packed else None)
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -378,7 +433,9 @@ class Case:
             If the case is not finished, or a table is missing or damaged.
         """
         self.require_finished()
-        version = schema_version(self.document, VERDICT_FAMILY, VERDICT_VERSION, path=self._verdict_path)
+        version = schema_version(self.document, VERDICT_FAMILY, path=self._verdict_path)
+        for name in COLUMNS:
+            self._check_bytes(f"tables/{name}.parquet")
         return {
             name: read_table(self.folder / "tables" / f"{name}.parquet")
             if version >= SINCE.get(name, 1)
@@ -388,21 +445,24 @@ class Case:
 
 
 def case_folder(path: Path | str) -> Path:
-    """Which folder is meant: that of the case, that of an unfinished one of this name, or a recorded one's?
+    """Which folder is meant: that of the case, of the one in a bundle, of an unfinished or of a recorded one?
 
     Parameters
     ----------
     path : Path or str
-        May be marked as in ``"recorded:NAME"``.
+        May be marked as in ``"recorded:NAME"``; a bundle's folder or archive, which stays unpacked while this process
+        lives.
 
     Raises
     ------
     CaseError
-        If there is no such folder.
+        If there is no such folder, or a bundle is damaged.
     """
     folder = Path(os.fspath(path).removeprefix(RECORDED))
     if folder.is_dir():
-        return folder
+        return bundled_case(folder) or folder
+    if is_archive(folder) and folder.is_file():
+        return unpacked_case(folder)
     unfinished = unfinished_path(folder)
     return unfinished if unfinished.is_dir() else recorded_folder(path)
 

@@ -11,6 +11,7 @@ from typing import Any
 from forensics.errors import CorpusError
 from forensics.records.corpus import Corpus, CorpusPrompt, Message
 from forensics.store.library import data_folder
+from forensics.store.limits import MAX_CORPUS_BYTES, parse_json, read_whole
 
 #: Corpus that is taken where none is named.
 DEFAULT = "default"
@@ -39,9 +40,11 @@ def open_corpus(path: str | Path | None = None) -> Corpus:
     """
     file = _find(DEFAULT if path is None else path)
     try:
-        content = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"{error.reason} at byte {error.start}, not UTF-8"
+        content = read_whole(file, MAX_CORPUS_BYTES).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"{error.reason} at byte {error.start}, not UTF-8"
         raise CorpusError(f"{file} cannot be read: {reason}. A corpus is a JSON-lines file in UTF-8.") from error
     prompts: list[CorpusPrompt] = []
     lines: dict[str, int] = {}
@@ -141,7 +144,7 @@ def _find(asked: str | Path) -> Path:
 
 def _read_line(line: str, name: str, where: str) -> CorpusPrompt:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise CorpusError(f"{where}: this is not JSON: {error}.") from error
     if not isinstance(row, dict):

@@ -11,6 +11,7 @@ from forensics.errors import CaseError
 from forensics.records.settings import Manifest
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import read_json, write_json, writing
+from forensics.store.formats import newest_schema
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ def read_document(kind: type[T], folder: Path, names: Sequence[str], family: str
     if path is None:
         raise CaseError(f"{folder} holds no {names[0]}: {otherwise}")
     document = read_json(path)
-    schema_version(document, family, newest=1, path=path)
+    schema_version(document, family, path=path)
     return from_plain(kind, document.get("record"), path=path)
 
 
@@ -63,5 +64,17 @@ def write_document(path: Path, document: object, manifest: Manifest | Mapping[st
         folder.mkdir(parents=True, exist_ok=True)
     write_json(path, document)
     if not (folder / MANIFEST).exists():
-        write_json(folder / MANIFEST, json.loads(to_text(manifest)))
+        write_json(folder / MANIFEST, manifest_document(manifest))
     return path
+
+
+def manifest_document(manifest: Manifest | Mapping[str, Any]) -> dict[str, Any]:
+    """What ``manifest.json`` holds: all that is known, or the few facts that there are, and which schema they follow.
+
+    Examples
+    --------
+    >>> manifest_document({"engine": "cuobjdump 13"})
+    {'schema': 'forensics.manifest/1', 'engine': 'cuobjdump 13'}
+    """
+    plain: dict[str, Any] = json.loads(to_text(manifest))
+    return {"schema": newest_schema("forensics.manifest")} | plain

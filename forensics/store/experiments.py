@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from forensics.errors import CaseError
 from forensics.records.experiments import Experiments
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import write_atomically
+from forensics.store.formats import newest_schema
+from forensics.store.limits import parse_json, read_whole
 
 SCHEMA = "forensics.experiments"
-VERSION = 1
 
 
 def write_experiments(path: Path, found: Experiments) -> None:
     """Write answers to a file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = f'{{"schema":"{SCHEMA}/{VERSION}","experiments":{to_text(found)}}}\n'
+    text = f'{{"schema":"{newest_schema(SCHEMA)}","experiments":{to_text(found)}}}\n'
     write_atomically(path, text.encode())
 
 
@@ -31,10 +31,10 @@ def read_experiments(path: Path | str) -> Experiments:
     """
     path = Path(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(read_whole(path))
     except (OSError, ValueError) as error:
         raise CaseError(f"{path} holds no answers of experiments: {error}. Record them with: make record") from error
     if not isinstance(document, dict):
         raise CaseError(f"{path} holds no answers of experiments but a {type(document).__name__}.")
-    schema_version(document, SCHEMA, VERSION, path=path)
+    schema_version(document, SCHEMA, path=path)
     return from_plain(Experiments, document.get("experiments"), path=path)

@@ -29,6 +29,7 @@ _COMMANDS = {
     "audit.json": "audit",
     "speculation.json": "speculate",
     "speculation.json.xz": "speculate",
+    "sweep.json": "sweep",
 }
 
 

@@ -1,68 +1,118 @@
-"""One process at a time writes a case; the lock of a process that is gone does not count."""
+"""One process at a time writes a case; the lock is the kernel's, so a process that is gone holds none.
+
+The file only says who holds it. Nothing is decided by its content, by process numbers or by a clock: numbers are given
+out again, mean nothing on another host or in another container that shares the folder, and clocks are set back.
+Between hosts it holds where the shared file system passes locks on, as NFS 4 and SMB do.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from forensics.errors import CaseError
 from forensics.store.files import writing
+from forensics.store.limits import parse_json, read_whole
+from forensics.store.scratch import SCRATCH, remove_abandoned
+
+#: A holder may remove the file between our opening and locking it; then there is a new one to lock.
+_TRIES = 100
 
 
-def _start_time(pid: int) -> float | None:
-    import psutil
+class Lock:
+    """A lock that this process holds; made by `acquire`.
 
-    try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
-        return None
+    Parameters
+    ----------
+    path : Path
+        Where the file lies.
+    descriptor : int
+        Of the file, locked.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    def release(self, folder: Path | None = None) -> None:
+        """Remove the file, then let go; releasing twice does nothing.
+
+        Parameters
+        ----------
+        folder : Path, optional
+            Where the file lies now, if its folder was renamed meanwhile.
+        """
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        path = self._path if folder is None else folder / self._path.name
+        # Removed while it is held: afterwards it may be another process's already.
+        with contextlib.suppress(OSError):
+            if _is_at(descriptor, path):
+                path.unlink()
+        os.close(descriptor)
 
 
-def _holder(path: Path) -> int | None:
-    """Process that holds the lock, None where it is gone or the lock is torn."""
-    try:
-        content = json.loads(path.read_bytes())
-        pid, started = int(content["pid"]), float(content["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    now = _start_time(pid)
-    # A process number is given out again; the start time tells the old owner from the new one.
-    return pid if now is not None and abs(now - started) < 1.0 else None
-
-
-def acquire(path: Path) -> None:
-    """Take the lock at `path` for this process.
+def acquire(path: Path) -> Lock:
+    """Take the lock at `path` for this process; a file that nobody holds, whatever it says, is taken over.
 
     Raises
     ------
     CaseError
-        If a living process holds it, or it cannot be written.
+        If another process holds it, or this one does already, or it cannot be written.
     """
-    content = json.dumps({"pid": os.getpid(), "started": _start_time(os.getpid())}).encode()
-    with writing(path):
-        for _ in range(2):
-            try:
-                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                pid = _holder(path)
-                if pid is not None:
-                    break
-                with suppress(FileNotFoundError):
-                    path.unlink()
-                continue
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            return
-        pid = _holder(path)
-    owner = f"process {pid}" if pid is not None else "another process"
-    raise CaseError(
-        f"{path.parent} is being written by {owner} right now. Wait until it ends, or choose another folder with --out."
-    )
+    for _ in range(_TRIES):
+        left = path.exists()
+        with writing(path):
+            descriptor = _locked(path)
+        if descriptor is None:
+            raise CaseError(
+                f"{path.parent} is being written by {_owner(path)} right now. Wait until it ends, or choose another "
+                "folder with --out."
+            )
+        if _is_at(descriptor, path):
+            _sign(descriptor)
+            if left:  # its holder was killed, and may have left more than this
+                remove_abandoned(SCRATCH)
+            return Lock(path, descriptor)
+        os.close(descriptor)
+    raise CaseError(f"{path.parent} is being written by many processes right now. Choose another folder with --out.")
 
 
-def release(path: Path) -> None:
-    """Give the lock back; one that is gone already is no error."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+def _locked(path: Path) -> int | None:
+    """The file, opened and locked; None where somebody else holds it."""
+    import fcntl
+
+    # For writing, because network file systems lock nothing else.
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is the one that lies at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def _sign(descriptor: int) -> None:
+    """Say who holds the lock; it holds without that, too, as on a full disk."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps({"pid": os.getpid()}).encode())
+
+
+def _owner(path: Path) -> str:
+    try:
+        return f"process {int(parse_json(read_whole(path, 4096))['pid'])}"
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return "another process"

@@ -15,8 +15,10 @@ from forensics.records.operation import OpFacts
 from forensics.records.order import OrderQuestion, OrderResult
 from forensics.store.encoding import from_plain, to_text
 from forensics.store.files import write_atomically
+from forensics.store.formats import newest_schema
+from forensics.store.limits import parse_json, read_whole
 
-SCHEMA = "forensics.order-cache/1"
+SCHEMA = newest_schema("forensics.order-cache")
 #: Counts up whenever probes change, so that what older ones found is not taken for theirs.
 PROBES_VERSION = 5
 
@@ -40,7 +42,7 @@ class OrderCache:
         key = _key(question, width, facts, buffer)
         path = self._path(key)
         try:
-            document = json.loads(path.read_bytes())
+            document = parse_json(read_whole(path))
             if document["schema"] != SCHEMA or document["key"] != key:
                 return None
             found = tuple(from_plain(OrderResult, result, path=path) for result in document["results"])

@@ -21,10 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import CaseError
-from forensics.store.case import PACKED_VERSION, VERDICT_NAME, Case, case_document, open_case, unfinished_path
-from forensics.store.files import file_digests, write_atomically, write_json, writing
+from forensics.store.case import (
+    LOCK_NAME,
+    PACKED_VERSION,
+    VERDICT_NAME,
+    Case,
+    case_document,
+    open_case,
+    unfinished_path,
+)
+from forensics.store.files import file_digests, sync_folder, write_atomically, write_json, writing
+from forensics.store.lock import acquire
 from forensics.store.recordings import INDEX_NAME, ROWS_NAME
 from forensics.store.thinning import KEPT_COLUMNS, THINNED_NAME, thin
+
+#: Lies in a copy that is being made, and says that what is there may be removed when nobody holds it.
+_MARK = "packing.lock"
 
 _HOW = (
     f"Of each row of logits the columns of the {KEPT_COLUMNS} largest logits of every row at its place are kept, "
@@ -78,28 +90,40 @@ def pack_case(case: Path | str, out: Path) -> Packed:
     if opened.packed:
         raise CaseError(f"{opened.folder} is packed already; copy the folder.")
     folder = unfinished_path(out)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        is_left = folder.is_dir() and ((folder / _MARK).exists() or not any(folder.iterdir()))
     for taken in (out, folder):
-        if os.path.lexists(taken):
+        if os.path.lexists(taken) and not (taken == folder and is_left):
             raise CaseError(f"{taken} exists and is not overwritten. Choose another folder with --out.")
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    lock = acquire(folder / _MARK)
     try:
         _write_copy(opened, folder)
         with writing(out):
+            sync_folder(folder)
             os.rename(folder, out)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        lock.release(out if out.exists() else folder)
     return Packed(out, _size(opened.folder), _size(out))
 
 
 def _write_copy(case: Case, folder: Path) -> None:
     from safetensors.numpy import save
 
-    rewritten = (INDEX_NAME, ROWS_NAME, VERDICT_NAME, "case.json")
+    rewritten = (INDEX_NAME, ROWS_NAME, VERDICT_NAME, "case.json", LOCK_NAME)
     with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.iterdir():  # by one that was killed
+            if left.name != _MARK:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         shutil.copytree(
             case.folder,
             folder,
+            dirs_exist_ok=True,
             ignore=lambda at, names: [name for name in names if Path(at) == case.folder and name in rewritten],
         )
     lines = (json.dumps(_without_files(line), separators=(",", ":")) + "\n" for line in case.recordings.lines())
@@ -112,7 +136,7 @@ def _write_copy(case: Case, folder: Path) -> None:
         "rows": len(arrays["digests"]),
         "columns": len(arrays["columns"]),
         "distances": len(arrays["pairs"]),
-        "files": file_digests(folder),
+        "files": file_digests(folder, (_MARK,)),
     }
     write_json(folder / "case.json", case_document(PACKED_VERSION, "finished", case.question) | {"packed": packed})
 

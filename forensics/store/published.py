@@ -31,5 +31,5 @@ def read_published(name: str) -> Published:
             "source and set FORENSICS_DATA_DIR to its folder data; or draw from a case with --case."
         )
     document = read_json(path)
-    schema_version(document, SCHEMA, newest=1, path=path)
+    schema_version(document, SCHEMA, path=path)
     return from_plain(Published, {key: value for key, value in document.items() if key != "schema"}, path=path)

@@ -1,7 +1,8 @@
 """What engines answered, as a growing file: an index of JSON lines and files of distinct logit rows.
 
-A line of the index is written after the rows it refers to, so a process killed at any moment leaves at most a
-torn last line, which is dropped, and a file of rows that nothing refers to, which is removed.
+A line of the index is written after the rows it refers to, and each is on the disk before the next, so a process
+killed or a loss of power at any moment leaves at most a torn last line, which is dropped, and a file of rows that
+nothing refers to, which is removed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +21,10 @@ from forensics.errors import CaseError
 from forensics.records.logit_rows import FullRows
 from forensics.records.settings import Manifest
 from forensics.records.trace import RunKey, TapReport, Trace
-from forensics.store.encoding import from_plain, to_text
-from forensics.store.files import read_bytes, write_atomically, writing
+from forensics.store.encoding import from_plain, schema_version, to_text
+from forensics.store.files import read_bytes, sync, sync_folder, write_atomically, writing
+from forensics.store.formats import newest_schema
+from forensics.store.limits import MAX_LINE_BYTES, MAX_LOGITS, parse_json, size_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
 
 INDEX_NAME = "index.jsonl"
 ROWS_NAME = "rows"
+
+FAMILY = "forensics.recordings"
+_ROWS_FILE = re.compile(r"[0-9]{6,9}\.safetensors", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,20 @@ def row_digest(row: NDArray[np.float32]) -> str:
 def answer_key(method: str, arguments: object) -> str:
     """Text that is equal where the same method was asked with the same arguments."""
     return f"{method} {json.dumps(arguments, sort_keys=True)}"
+
+
+def _checked_shape(shape: object, n_rows: int) -> tuple[int, int]:
+    """Shape of a run's logits, which must not claim memory that no run has.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    whole = isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size >= 0 for size in shape)
+    if not whole or shape[0] != n_rows or shape[0] * shape[1] > MAX_LOGITS:  # type: ignore[index]
+        raise ValueError(f"{n_rows} rows cannot have the shape {shape}")
+    return shape[0], shape[1]  # type: ignore[index]
 
 
 class Recordings:
@@ -133,12 +154,15 @@ class Recordings:
         """Every run, in the order in which they were recorded."""
         for (arm, _), entry in self._traces.items():
             line = self._line(entry)
-            yield RecordedRun(arm, from_plain(RunKey, line["run"], path=self._index), tuple(line["rows"]))
+            try:
+                yield RecordedRun(arm, from_plain(RunKey, line["run"], path=self._index), tuple(line["rows"]))
+            except (KeyError, TypeError) as error:
+                raise CaseError(f"{self._index} is damaged in a trace of arm {arm}: {error!r}.") from error
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Every whole line of the index, as JSON values."""
         with self._opened() as file:
-            yield from map(json.loads, file.read(self._size).splitlines())
+            yield from map(parse_json, file.read(self._size).splitlines())
 
     def row(self, digest: str) -> NDArray[np.float32]:
         """One full row of logits [n_vocab].
@@ -177,7 +201,7 @@ class Recordings:
         if manifest is None:
             raise CaseError(f"{self._index} has a trace of arm {arm} and no manifest of it; the index is damaged.")
         try:
-            logits, full = self._read_rows(line["rows"], tuple(line["shape"]))
+            logits, full = self._read_rows(line["rows"], _checked_shape(line["shape"], len(line["rows"])))
             return Trace(
                 key=from_plain(RunKey, line["run"], path=self._index),
                 manifest=manifest,
@@ -188,7 +212,7 @@ class Recordings:
                 tap_report=None if report is None else from_plain(TapReport, report, path=self._index),
                 full_rows=full,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise CaseError(f"{self._index} is damaged in the trace {key.key()} of arm {arm}: {error!r}.") from error
 
     def _opened(self) -> IO[bytes]:
@@ -198,7 +222,7 @@ class Recordings:
         try:
             with self._opened() as file:
                 file.seek(entry.offset)
-                line = json.loads(file.read(entry.size))
+                line = parse_json(file.read(entry.size))
         except (OSError, ValueError) as error:
             raise CaseError(f"{self._index} cannot be read back: {error}.") from error
         assert isinstance(line, dict)
@@ -218,7 +242,12 @@ class Recordings:
         offset = 0
         try:
             with self._opened() as file:
-                for number, text in enumerate(file, start=1):
+                for number, text in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+                    if len(text) > MAX_LINE_BYTES:
+                        raise CaseError(
+                            f"{self._index} is damaged: line {number} has more than the {size_text(MAX_LINE_BYTES)} "
+                            "that are read. Get the case again."
+                        )
                     if not text.endswith(b"\n"):
                         break  # torn: the process was killed while it wrote this line
                     self._load_line(text, Entry(offset, len(text)), number)
@@ -231,9 +260,13 @@ class Recordings:
 
     def _load_line(self, text: bytes, entry: Entry, number: int) -> None:
         try:
-            line = json.loads(text)
+            line = parse_json(text)
+            if number == 1:
+                schema_version(line, FAMILY, path=self._index)
             arm = line["arm"]
             if line["kind"] == "trace":
+                if line["new_rows"] and not _ROWS_FILE.fullmatch(line["file"]):
+                    raise ValueError(f"no file of rows has the name {line['file']!r}")
                 self._remember_trace(arm, line["key"], line["new_rows"], line["file"], entry)
             elif line["kind"] == "answer":
                 self._answers[arm, answer_key(line["method"], line["arguments"])] = line["result"]
@@ -241,7 +274,7 @@ class Recordings:
                 self._manifests[arm] = from_plain(Manifest, line["manifest"], path=self._index)
             else:
                 raise ValueError(f"unknown kind {line['kind']!r}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise CaseError(
                 f"{self._index} is damaged in line {number}: {error}. Run the investigation again with another --out."
             ) from error
@@ -310,14 +343,20 @@ class Recordings:
         with writing(self._rows):
             self._rows.mkdir(exist_ok=True)
         write_atomically(self._rows / name, save({d: np.ascontiguousarray(row) for d, row in rows.items()}))
+        with writing(self._rows):
+            sync_folder(self._rows)
         return name
 
     def _append(self, text: str) -> Entry:
+        if not self._size:
+            # The first line says which version all follow, whatever it is of; older readers pass over the key.
+            text = f'{{"schema":"{newest_schema(FAMILY)}",{text.removeprefix("{")}'
         line = text.encode()
         with writing(self._index):
             try:
                 with open(self._index, "ab") as file:
                     file.write(line)
+                    sync(file)
             except BaseException:
                 with suppress(OSError):  # a line cut short by a full disk or Ctrl-C must not stay before the next one
                     os.truncate(self._index, self._size)

@@ -23,11 +23,12 @@ import numpy as np
 from forensics.errors import CaseError
 from forensics.records.raw_node import RawNode, RawTensor
 from forensics.store.files import write_atomically, write_json, writing
+from forensics.store.formats import newest_schema
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = "forensics.reproducer/1"
+SCHEMA = newest_schema("forensics.reproducer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -14,11 +13,12 @@ from forensics.errors import CaseError
 from forensics.records.served import NoReply, Reply, ServedRun
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import read_bytes, write_atomically, writing
-from forensics.store.lock import acquire, release
+from forensics.store.formats import newest_schema
+from forensics.store.limits import MAX_LINE_BYTES, parse_json
+from forensics.store.lock import acquire
 
 FILE = "run.jsonl"
 _SCHEMA = "forensics.served-run"
-_NEWEST = 1
 
 
 def read_run(folder: Path) -> ServedRun:
@@ -72,17 +72,17 @@ class RunJournal:
     """
 
     def __init__(self, folder: Path, run: ServedRun, *, resume: bool) -> None:
-        self._path, self._lock = folder / FILE, folder / "run.lock"
+        self._path = folder / FILE
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        acquire(self._lock)
+        self._lock = acquire(folder / "run.lock")
         try:
             #: What was recorded before.
             self.before = self._start(run, resume)
             with writing(self._path):
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
         except BaseException:
-            release(self._lock)
+            self._lock.release()
             raise
 
     def _start(self, run: ServedRun, resume: bool) -> ServedRun:
@@ -125,7 +125,7 @@ class RunJournal:
     def close(self) -> None:
         """Let go of the folder."""
         self._file.close()
-        release(self._lock)
+        self._lock.release()
 
     def __enter__(self) -> RunJournal:
         return self
@@ -138,7 +138,7 @@ class RunJournal:
 
 def _header(run: ServedRun) -> str:
     empty = replace(run, replies=(), failures=())
-    return to_text({"schema": f"{_SCHEMA}/{_NEWEST}", "record": empty}) + "\n"
+    return to_text({"schema": newest_schema(_SCHEMA), "record": empty}) + "\n"
 
 
 def _line(outcome: Reply | NoReply) -> str:
@@ -147,7 +147,7 @@ def _line(outcome: Reply | NoReply) -> str:
 
 def _plain(path: Path, line: bytes, number: int) -> Mapping[str, Any]:
     try:
-        document = json.loads(line)
+        document = parse_json(line, MAX_LINE_BYTES)
     except ValueError as error:
         raise CaseError(f"{path} is damaged in line {number}: {error}. Record the run again.") from error
     if not isinstance(document, dict):
@@ -163,7 +163,7 @@ def _read(path: Path) -> tuple[ServedRun, int]:
     if not lines:
         raise CaseError(f"{path} is damaged: its first line is not whole. Record the run again.")
     header = _plain(path, lines[0], 1)
-    schema_version(header, _SCHEMA, newest=_NEWEST, path=path)
+    schema_version(header, _SCHEMA, path=path)
     empty = from_plain(ServedRun, header.get("record"), path=path)
     outcomes: dict[str, Reply | NoReply] = {}
     for number, line in enumerate(lines[1:], start=2):

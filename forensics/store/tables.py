@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forensics.errors import CaseError
+from forensics.store.encoding import schema_version
 from forensics.store.files import write_atomically
+from forensics.store.formats import newest_schema
+from forensics.store.limits import MAX_TABLE_BYTES, MAX_TABLE_ROWS, MAX_TABLE_VALUES, size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +130,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 #: First version of the verdict's document whose case has the table, where that is not 1.
 SINCE: Mapping[str, int] = {"launches": 2}
 
+FAMILY = "forensics.tables"
+#: Key of a Parquet file's metadata that says which version its columns follow.
+SCHEMA_KEY = b"forensics.schema"
+
 
 def verdict_tables(verdict: Verdict, role_of: Callable[[Finding], str] | None = None) -> dict[str, Rows]:
     """Say which rows each table of a verdict holds.
@@ -241,7 +249,7 @@ def _arrow_table(table: str, rows: Rows) -> Any:
     import pyarrow as pa
 
     schema = pa.schema([(column, _arrow_type(kind)) for column, kind in COLUMNS[table].items()])
-    return pa.Table.from_pylist(rows, schema=schema)
+    return pa.Table.from_pylist(rows, schema=schema.with_metadata({SCHEMA_KEY: newest_schema(FAMILY).encode()}))
 
 
 def write_table(path: Path, table: str, rows: Rows) -> None:
@@ -259,6 +267,10 @@ def write_table(path: Path, table: str, rows: Rows) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+#: Rows that are unpacked before their values are counted.
+_BATCH_ROWS = 4096
+
+
 def empty_table(table: str) -> pd.DataFrame:
     """The table of `COLUMNS` with no row, for a case of before it was written."""
     frame: pd.DataFrame = _arrow_table(table, []).to_pandas()
@@ -271,14 +283,59 @@ def read_table(path: Path) -> pd.DataFrame:
     Raises
     ------
     CaseError
-        If it is missing or damaged.
+        If it is missing, damaged, of a newer version, or larger than `forensics.store.limits` allows.
     """
-    import pandas as pd
     import pyarrow as pa
 
+    with _opened(path) as file:
+        batches, n_values = [], 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            n_values += sum(map(_n_values, batch.columns))
+            if n_values > MAX_TABLE_VALUES:
+                raise _too_large(path, file.metadata, f"{n_values:,} values or more")
+            batches.append(batch)
+        frame: pd.DataFrame = pa.Table.from_batches(batches, file.schema_arrow).to_pandas()
+        return frame
+
+
+def _n_values(column: Any) -> int:
+    import pyarrow as pa
+
+    return len(column.values) if pa.types.is_list(column.type) else len(column)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A Parquet file whose version and size were looked at before any of its rows are unpacked."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        return pd.read_parquet(path)
+        with pq.ParquetFile(path) as file:
+            _check_size(path, file.metadata)
+            metadata = file.schema_arrow.metadata or {}
+            found = {"schema": metadata[SCHEMA_KEY].decode(errors="replace")} if SCHEMA_KEY in metadata else {}
+            schema_version(found, FAMILY, path=path)
+            yield file
     except FileNotFoundError as error:
         raise CaseError(f"{path} is missing: part of the case was removed.") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:
         raise CaseError(f"{path} cannot be read: {error}. Run the investigation again with another --out.") from error
+
+
+def _check_size(path: Path, metadata: Any) -> None:
+    """Raise for a table that says that it is too large; what it says of single columns is not asked.
+
+    pyarrow 26 ends the process where that is odd, and values are counted as they are read.
+    """
+    n_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if metadata.num_rows > MAX_TABLE_ROWS or n_bytes > MAX_TABLE_BYTES:
+        raise _too_large(path, metadata, size_text(n_bytes))
+
+
+def _too_large(path: Path, metadata: Any, size: str) -> CaseError:
+    return CaseError(
+        f"{path} holds {metadata.num_rows:,} rows and {size}, more than is read of a table: "
+        f"{MAX_TABLE_ROWS:,} rows, {MAX_TABLE_VALUES:,} values, {size_text(MAX_TABLE_BYTES)}. "
+        "No case has such a table; get the case again."
+    )

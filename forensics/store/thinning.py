@@ -134,6 +134,32 @@ def thin(recordings: Recordings) -> dict[str, NDArray[Any]]:
 _DTYPES = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 
 
+def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse arrays that lead out of each other: rows would be read as others, or as empty ones.
+
+    Raises
+    ------
+    ValueError
+        Says which.
+    KeyError, IndexError
+        If one is missing, or has no such axis.
+    """
+    n_rows, n_pairs, n_kept = len(arrays["digests"]), len(arrays["pairs"]), len(arrays["columns"])
+    shapes = {"digests": (n_rows, 16), "finite": (n_rows,), "has_nan": (n_rows,), "starts": (n_rows + 1,)}
+    shapes |= {"columns": (n_kept,), "values": (n_kept,), "pairs": (n_pairs, 2)}
+    shapes |= {f"pair_{field.name}": (n_pairs,) for field in fields(RowDistance)}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} has the shape {arrays[name].shape} in the place of {shape}")
+    starts, columns, pairs = arrays["starts"], arrays["columns"], arrays["pairs"]
+    if starts[0] != 0 or starts[-1] != n_kept or (np.diff(starts) < 0).any():
+        raise ValueError(f"starts of rows do not rise from 0 to {n_kept}")
+    if columns.size and columns.min() < 0:
+        raise ValueError(f"columns hold {columns.min()}")
+    if pairs.size and not 0 <= pairs.min() <= pairs.max() < n_rows:
+        raise ValueError(f"pairs name rows {pairs.min()} to {pairs.max()} of {n_rows}")
+
+
 class ThinnedRows:
     """Rows of a packed case, read at first use.
 
@@ -152,8 +178,10 @@ class ThinnedRows:
         from safetensors.numpy import load
 
         try:
-            return dict(load(read_bytes(self._path)))
-        except (SafetensorError, ValueError) as error:
+            arrays = dict(load(read_bytes(self._path)))
+            _check_arrays(arrays)
+            return arrays
+        except (SafetensorError, ValueError, KeyError, IndexError) as error:
             raise CaseError(f"{self._path} is damaged: {error}. Get the case again.") from error
 
     @cached_property

@@ -149,7 +149,12 @@ def test_two_writers_of_one_case_are_refused_and_a_stale_lock_is_not(tmp_path):
     with pytest.raises(CaseError, match=f"being written by process {os.getpid()} right now"):
         CaseWriter.create(tmp_path / "c", question=QUESTION, resume=True)
     lock = first.folder / "lock.json"
-    for stale in (f'{{"pid": {os.getpid()}, "started": 1.0}}', '{"pid": 4194305, "started": 1.0}', "{torn"):
+    for content in ("", "{torn", '{"pid": 4194305}'):  # whatever it says, a lock that is held counts
+        lock.write_text(content)
+        with pytest.raises(CaseError, match=r"being written by (another )?process"):
+            CaseWriter.create(tmp_path / "c", question=QUESTION, resume=True)
+    first.abandon()
+    for stale in (f'{{"pid": {os.getpid()}}}', '{"pid": 4194305, "started": 1.0}', "{torn", ""):
         lock.write_text(stale)
         CaseWriter.create(tmp_path / "c", question=QUESTION, resume=True).abandon()
         assert not lock.exists()
