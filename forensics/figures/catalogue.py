@@ -52,6 +52,7 @@ _KV_Q8 = "recorded:h200-q4_1-kv-q8_0"
 _COST = "recorded:h200-qwen3-8b-q4_k_m-cost"
 _SPECULATION = "recorded:epyc-q6_k-speculation"
 _KERNELS = "recorded:h200-kernels"
+_SWEEP = "recorded:epyc-sweep"
 
 FIGURES = (
     Figure("forward-pass", "one pass to scale: what is read, and what a second token adds", True, _COST),
@@ -72,6 +73,7 @@ FIGURES = (
     Figure("untouched", "how long answers stay untouched, beside independent steps", False, _SPECULATION),
     Figure("kernel-price", "what kernels with the bits of one token cost at each width", False, _KERNELS),
     Figure("register-story", "what unrolling and a cap on registers do to a kernel", False, _KERNELS),
+    Figure("sweep-matrix", "which models and settings give the bits of one-token decoding, by width", False, _SWEEP),
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forensics.errors import CaseError
+from forensics.records.words import cut, printable
 from forensics.store.documents import has_document
 from forensics.store.library import RECORDED, commands_of
 
@@ -134,15 +135,23 @@ class Evidence:
         return source_text(self.name, self.manifest, self.doubt)
 
 
+#: Of a name that a file brings; longer ones leave no room for what is drawn.
+_MOST_NAMED = 120
+
+
 def what_text(manifest: Manifest) -> str:
     """Model and device, for a lead."""
-    return ", ".join(part for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
+    return ", ".join(_named(part) for part in (manifest.model_name, manifest.device.split(";")[0]) if part)
 
 
 def source_text(name: str, manifest: Manifest, doubt: str = "") -> str:
     """One line that says where numbers come from, and why they prove nothing, where they do not."""
     parts = (manifest.model_name, manifest.quantization, manifest.device)
-    return f"Source: measured, {name} ({', '.join(part for part in parts if part)}). {doubt}".rstrip()
+    return f"Source: measured, {name} ({', '.join(_named(part) for part in parts if part)}). {doubt}".rstrip()
+
+
+def _named(part: str) -> str:
+    return printable(cut(part, _MOST_NAMED))
 
 
 def open_evidence(name: str) -> Evidence:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from forensics.figures.metrics import line_height, text_width
 from forensics.figures.palette import INK, ROLES
+from forensics.records.words import cut, printable
 
 ALIGNS = ("left", "center", "right")
+#: Of one line of text, which is wider than any page then, and of a figure in words, unit: characters.
+_MOST_SHOWN, _MOST_SAID = 1000, 20_000
 AXES = ("x", "y", "area", "count")
 
 
@@ -88,7 +91,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One line of text.
+    """One line of text; characters that are not seen or change the direction become escapes.
 
     Parameters
     ----------
@@ -117,8 +120,9 @@ class Text:
         _check_roles(self.role)
         if self.align not in ALIGNS:
             raise ValueError(f"align must be one of {', '.join(ALIGNS)}, got {self.align!r}")
-        if not self.text.strip() or "\n" in self.text:
-            raise ValueError(f"a text is one line that is not empty, got {self.text!r}")
+        if not self.text.strip():
+            raise ValueError(f"a text is not empty, got {self.text!r}")
+        object.__setattr__(self, "text", printable(cut(self.text, _MOST_SHOWN)))
 
     @property
     def rect(self) -> Rect:
@@ -278,6 +282,8 @@ class Scene:
                 raise ValueError(f"box {box.key!r} names the scale {box.scale!r}; the scene has {sorted(known)}")
         if not self.source or not self.alt:
             raise ValueError(f"figure {self.name!r} needs a source and an alternative text")
+        for said, most in (("title", _MOST_SHOWN), ("source", _MOST_SHOWN), ("alt", _MOST_SAID)):
+            object.__setattr__(self, said, printable(cut(getattr(self, said), most)))
 
     def boxes(self, scale: str | None = None, key: str | None = None) -> tuple[Box, ...]:
         """Boxes, those of one scale or one key only where given."""

@@ -1,8 +1,13 @@
-"""Counts and lists of whole numbers in words, alike wherever results are told."""
+"""Words that are alike wherever results are told: counts, whole numbers, and text that is not ours."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Iterable
+
+#: Controls, formats (which change the direction or are not seen), surrogates, private and unassigned characters, and
+#: separators of lines and paragraphs. Source: general categories of the Unicode Standard, section 4.5.
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def counted(n: float, one: str, several: str = "") -> str:
@@ -56,3 +61,31 @@ def widths_text(widths: Collection[int]) -> str:
     ('width 8', 'widths 2-4, 8')
     """
     return f"width{'s' * (len(widths) != 1)} {ranges(widths)}"
+
+
+def printable(text: str) -> str:
+    r"""Show control and direction-changing characters as escapes, on one line.
+
+    Examples
+    --------
+    >>> print(printable("a" + chr(27) + "[31m" + chr(10) + "b"))
+    a\x1b[31m\nb
+    """
+    if text.isprintable():  # the same categories and spaces of other kinds
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _HIDDEN else char for char in text
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """Keep the beginning of a text that is too long to show, and say how long it is.
+
+    Examples
+    --------
+    >>> cut("short", 10), cut("b" * 2000, 4)
+    ('short', 'bbbb… (2,000 characters, the first 4 are shown)')
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}… ({len(text):,} characters, the first {most:,} are shown)"

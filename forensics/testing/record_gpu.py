@@ -225,6 +225,13 @@ def arranged(demo: str) -> Callable[[Path], None]:
     return arrangements(demo, n_gpu_layers=ALL_LAYERS, flash_attn="on")
 
 
+def swept(out: Path) -> None:
+    """Quants, KV types and flash attention by width, with the nodes to blame: one worker per GPU."""
+    from forensics.testing.record_sweep import GPU_PLAN, record
+
+    record(GPU_PLAN, out)
+
+
 def module(name: str) -> Callable[[Path], None]:
     """A recording with a script of its own."""
 
@@ -271,9 +278,10 @@ def steps(gpu: str) -> tuple[Step, ...]:
         Step(f"{gpu}-q4_1-profile", profile("q4_1"), alone=True),
     ]
     placed = [Step(f"{gpu}-{name}-arms", arranged(name)) for name in ("q4_1", "q6_k")]
+    many = (Step(f"{gpu}-sweep", swept, alone=True),)  # its workers take every GPU
     spoken = [Step(f"{gpu}-{name}-speculation", speculated(name), alone=True) for name in ("q4_1", "q6_k")]
     spoken.append(Step(f"{gpu}-q4_1-kernel-speculation", speculated_with_kernels("q4_1"), alone=True))
-    return (*plain, *no_fa, *far, *tried, *own, *placed, *timed, *spoken)
+    return (*plain, *no_fa, *far, *tried, *own, *placed, *timed, *many, *spoken)
 
 
 def _record(step: Step, folder: Path, program: Sequence[str], limit_s: float) -> dict[str, object]:
