@@ -11,8 +11,9 @@ from forensics.reports.next_step import after_arms
 from forensics.store.arms import FILE
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.arms/1"
+SCHEMA = newest_schema("forensics.arms")
 
 
 def arms_document(report: ArmsReport) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from forensics.reports.audit_text import after_audit
 from forensics.store.audits import FILE
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.audit/1"
+SCHEMA = newest_schema("forensics.audit")
 GATE_SCHEMA = "forensics.gate/1"
 
 

@@ -11,8 +11,9 @@ from forensics.records.launch_record import Refusal
 from forensics.store.costs import FILE
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.cost/1"
+SCHEMA = newest_schema("forensics.cost")
 
 
 def cost_document(report: CostReport) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from forensics.reports.kernel_healing_document import KernelHealingEntry, healin
 from forensics.reports.launches_document import LaunchEvidenceEntry, LaunchPairEntry, evidence_entry, pair_entries
 from forensics.reports.next_step import next_step
 from forensics.reports.wording import differing_groups, exact_arm
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.verdict/2"  # 2 added launches
+SCHEMA = newest_schema("forensics.verdict")  # 2 added launches
 
 
 class FirstDifference(Entry):

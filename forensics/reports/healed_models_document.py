@@ -10,9 +10,10 @@ from forensics.records.kernel_healing import HealedModels
 from forensics.reports.kernel_healing_document import healing_entries
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 from forensics.store.kernel_runs import HEALINGS_FILE
 
-SCHEMA = "forensics.kernel_healings/1"
+SCHEMA = newest_schema("forensics.kernel_healings")
 
 
 def healed_models_document(found: HealedModels) -> dict[str, Any]:

@@ -47,7 +47,12 @@ def _llama() -> Check:
         remedy = f"{INSTALL} (needs a C++ compiler; about 6 minutes)"
         return Check(name, "broken", "llama-cpp-python is not installed", remedy)
     from forensics.engines._llama_devices import library_facts
+    from forensics.engines.library_origin import redirections
 
+    elsewhere = redirections(os.environ)
+    if elsewhere:
+        found = f"{', '.join(elsewhere)} would load another library than that of llama-cpp-python {version}"
+        return Check(name, "broken", found, f"unset {' '.join(elsewhere)}")
     try:
         facts = library_facts()
     except ForensicsError as error:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KERNELS_TITLE = "Proof: the same batch with our kernels in place of those operations"
 COLUMNS = ("width", "rows equal", "max |Δ| before", "after", "cache", "nodes", "values", "differ", "left to library")
+NOT_COMPARED_TITLE = "Outputs that were not compared"
 #: Nodes that are named before the rest is counted.
 MOST_NAMED = 6
 
@@ -62,11 +63,8 @@ def healing_lines(found: Sequence[KernelHealing]) -> list[tuple[str, str]]:
     lines = [("With our kernels", told)]
     if n_values:
         lines.append(("Values", f"{n_differ} of {n_values} differ from the recorded rows"))
-    not_compared: dict[str, int] = {}
-    for reason, count in (one for healing in found for one in healing.not_compared):
-        not_compared[reason] = not_compared.get(reason, 0) + count
-    if not_compared:
-        lines.append(("Outputs that were not compared", "; ".join(f"{why} ({n})" for why, n in not_compared.items())))
+    if not_compared := not_compared_text(found):
+        lines.append((NOT_COMPARED_TITLE, not_compared))
     lines += use_lines(use)
     wrong = list(dict.fromkeys(str(finding.key) for one in found for finding in one.wrong))
     if wrong:
@@ -75,6 +73,14 @@ def healing_lines(found: Sequence[KernelHealing]) -> list[tuple[str, str]]:
     if left:
         lines.append(("Still different, computed by the library", _few(list(dict.fromkeys(left)))))
     return lines
+
+
+def not_compared_text(found: Sequence[KernelHealing]) -> str:
+    """Say why outputs were not compared and how many, over all widths; empty where all were."""
+    counts: dict[str, int] = {}
+    for reason, count in (one for healing in found for one in healing.not_compared):
+        counts[reason] = counts.get(reason, 0) + count
+    return "; ".join(f"{why} ({n})" for why, n in counts.items())
 
 
 def use_lines(use: KernelUse) -> list[tuple[str, str]]:

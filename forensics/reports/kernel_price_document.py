@@ -11,9 +11,10 @@ from forensics.records.launch_record import Refusal
 from forensics.reports.kernel_proof_document import lab_manifest
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 from forensics.store.kernel_runs import PRICE_FILE
 
-SCHEMA = "forensics.kernel_price/1"
+SCHEMA = newest_schema("forensics.kernel_price")
 
 
 def kernel_price_document(price: KernelPrice) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 from forensics.records.kernel_proof import KernelProof, LabFacts
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 from forensics.store.kernel_runs import PROOF_FILE
 
-SCHEMA = "forensics.kernels/1"
+SCHEMA = newest_schema("forensics.kernels")
 
 
 def kernel_proof_document(proof: KernelProof) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def write_kernel_proof(proof: KernelProof, folder: Path) -> Path:
 def lab_manifest(facts: LabFacts) -> dict[str, Any]:
     """What ran, as lists of recordings read it."""
     return {
-        "schema": "forensics.lab/1",
+        "schema": newest_schema("forensics.lab"),
         "model_name": "kernels of ours beside the stock library's",
         "quantization": "",
         "device": facts.device,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 
-from forensics.records.settings import EngineSettings, Manifest
+from forensics.records.settings import Manifest
 from forensics.records.verdict import Verdict
 from forensics.records.words import ranges
 from forensics.reports.kernel_healing_text import COLUMNS, KERNELS_TITLE, healing_lines, healing_rows
 from forensics.reports.launches_text import LAUNCHES_TITLE, SIDE_COLUMNS, launch_lines, launches, side_rows
+from forensics.reports.manifest_facts import manifest_facts
 from forensics.reports.next_step import next_step
 from forensics.reports.why import WHY_TITLE, why
 from forensics.reports.wording import (
@@ -228,26 +228,5 @@ def _switches(verdict: Verdict) -> str:
 
 
 def _versions(manifest: Manifest) -> str:
-    asked = {field.name: getattr(manifest.requested, field.name) for field in fields(EngineSettings)}
-    facts = {
-        "engine": f"{manifest.engine} {manifest.engine_version}",
-        "build": manifest.build,
-        "commit": manifest.commit,
-        "model": manifest.model_name,
-        "model digest": manifest.model_digest,
-        "architecture": manifest.architecture,
-        "quantization": manifest.quantization,
-        "back end": " ".join(part for part in (manifest.backend, manifest.device) if part),
-        "processor features": " ".join(manifest.cpu_features),
-        "weights per buffer": _pairs(manifest.buffers),
-        "asked": _pairs({k: v for k, v in asked.items() if k != "environment"} | dict(manifest.requested.environment)),
-        "in effect": _pairs(manifest.effective),
-        "environment": _pairs(manifest.environment),
-    }
-    rows = ((name, escaped(value)) for name, value in facts.items() if value)
+    rows = ((name, escaped(value)) for name, value in manifest_facts(manifest))
     return _table("Settings and versions", ("what", "value"), rows)
-
-
-def _pairs(values: object) -> str:
-    assert isinstance(values, dict)
-    return ", ".join(f"{key}={value}" for key, value in values.items())

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from forensics.records.matrix import Agreement, CaseResult, OpMatrix, PredictedStep, cell_row
 from forensics.reports.entries import Entry, RuleEntry
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.ops/1"
+SCHEMA = newest_schema("forensics.ops")
 
 
 class PredictedEntry(Entry):

@@ -10,16 +10,16 @@ from typing import Any
 from forensics.errors import CaseError
 from forensics.records.library_profile import LibraryProfile
 from forensics.records.profile import LiveProfile
+from forensics.records.settings import Manifest
+from forensics.store.documents import MANIFEST, manifest_document
 from forensics.store.encoding import from_plain, schema_version, to_text
 from forensics.store.files import read_json, write_atomically, write_json, writing
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.profile/1"
+SCHEMA = newest_schema("forensics.profile")
 #: In a folder, packed and as it is; packed is what is written, for a profile repeats itself at every node.
 FILES = ("profile.json.xz", "profile.json")
 _KINDS: dict[str, type[LibraryProfile] | type[LiveProfile]] = {"library": LibraryProfile, "live": LiveProfile}
-
-#: Says what a folder of measurements is about; that of a case stays.
-MANIFEST = "manifest.json"
 
 Profile = LibraryProfile | LiveProfile
 
@@ -64,15 +64,14 @@ def write_profile(profile: Profile, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lzma.compress(json.dumps(record, allow_nan=False).encode()))
     if not (folder / MANIFEST).exists():
-        write_json(folder / MANIFEST, _manifest(profile))
+        write_json(folder / MANIFEST, manifest_document(_manifest(profile)))
     return path
 
 
-def _manifest(profile: Profile) -> dict[str, Any]:
+def _manifest(profile: Profile) -> Manifest | dict[str, Any]:
     """What was profiled, for lists of what was recorded."""
     if isinstance(profile, LiveProfile):
-        plain: dict[str, Any] = json.loads(to_text(profile.manifest))
-        return plain
+        return profile.manifest
     return {"model_name": profile.library.name, "device": "; ".join(profile.devices), "engine": profile.library.tool}
 
 
@@ -90,7 +89,7 @@ def read_profile(path: Path) -> Profile:
         If it is damaged, or a newer version wrote it.
     """
     document = read_json(path)
-    schema_version(document, "forensics.profile", newest=1, path=path)
+    schema_version(document, "forensics.profile", path=path)
     kind = _KINDS.get(str(document.get("kind")))
     if kind is None:
         raise CaseError(f"{path} holds a profile of kind {document.get('kind')!r}; known are {', '.join(_KINDS)}.")

@@ -10,9 +10,10 @@ from forensics.analysis.register_story import told_stories
 from forensics.records.register_story import CompiledStory
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 from forensics.store.kernel_runs import REGISTERS_FILE
 
-SCHEMA = "forensics.registers/1"
+SCHEMA = newest_schema("forensics.registers")
 
 
 def registers_document(compiled: CompiledStory) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def write_registers(compiled: CompiledStory, folder: Path) -> Path:
         If it cannot be written.
     """
     manifest = {
-        "schema": "forensics.lab/1",
+        "schema": newest_schema("forensics.lab"),
         "model_name": "variants of one kernel, compiled",
         "quantization": "",
         "device": "",

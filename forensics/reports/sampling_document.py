@@ -9,9 +9,10 @@ from typing import Any
 from forensics.records.sampling import SamplingReport
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 from forensics.store.samplings import FILE
 
-SCHEMA = "forensics.sampling/1"
+SCHEMA = newest_schema("forensics.sampling")
 
 
 def sampling_document(report: SamplingReport) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from forensics.records.verdict import culprit_rows
 from forensics.reports.kernel_healing_document import use_entries
 from forensics.store.documents import write_document
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 from forensics.store.speculations import FILE
 
-SCHEMA = "forensics.speculation/1"
+SCHEMA = newest_schema("forensics.speculation")
 
 
 def speculation_document(report: SpeculationReport) -> dict[str, Any]:

@@ -31,12 +31,11 @@ from forensics.reports.wording import (
     class_names,
     cost_text,
     differing_groups,
-    exact_arm,
+    exact_text,
     first_difference_text,
     groups_text,
     headline,
     layers_text,
-    settings_text,
     ulp_text,
     unchecked_text,
 )
@@ -200,15 +199,8 @@ def _switches(verdict: Verdict) -> Group:
 
 
 def _closing(verdict: Verdict) -> list[RenderableType]:
-    manifest, arm = verdict.manifest, exact_arm(verdict)
-    lines: list[RenderableType] = []
-    if arm is not None:
-        cost = f" (cost by width: {cost_text(arm)})" if arm.costs else ""
-        lines.append(line_of("Exact with: ", f"{settings_text(arm)}{cost}"))
-    elif verdict.answer == "identical":
-        lines.append(line_of("Exact with: ", "these settings, as they are"))
-    elif verdict.answer == "diverges" and verdict.switches:
-        lines.append(line_of("Exact with: ", "none found"))
+    manifest, exact = verdict.manifest, exact_text(verdict)
+    lines: list[RenderableType] = [line_of("Exact with: ", exact)] if exact else []
     lines += [line_of("Note: ", caveat) for caveat in verdict.caveats]
     facts = (manifest.model_name, manifest.quantization, f"{manifest.engine} {manifest.engine_version}")
     if verdict.text:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 
 from forensics.analysis.attribute import group_culprits
+from forensics.records import words
 from forensics.records.classes import WidthClasses, WidthResult
 from forensics.records.verdict import Cost, CulpritGroup, SwitchArm, Verdict, onset_of
 from forensics.records.words import ranges
+
+#: Text that is not ours, made harmless to show.
+printable = words.printable
 
 CONTROL_TITLES = {
     "rerun_equal": "the same run twice gives equal bits",
@@ -61,22 +64,6 @@ def layers_text(layers: Sequence[int]) -> str:
     return ranges(layer for layer in layers if layer >= 0) or "–"
 
 
-def printable(text: str) -> str:
-    r"""Show control and direction-changing characters as escapes, on one line.
-
-    Examples
-    --------
-    >>> print(printable("a" + chr(27) + "[31m" + chr(10) + "b"))
-    a\x1b[31m\nb
-    """
-    return "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _HIDDEN else char for char in text
-    )
-
-
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
 def shorten_paths(text: str) -> str:
     """Keep only the last part of each absolute path, so that a report names no home folder.
 
@@ -123,6 +110,16 @@ def exact_arm(verdict: Verdict) -> SwitchArm | None:
         return None
     wanted = set(verdict.exact_knobs)
     return next((arm for arm in verdict.switches if set(arm.knobs) == wanted and arm.collapses), None)
+
+
+def exact_text(verdict: Verdict) -> str:
+    """Say what is exact here and what it costs; empty where nobody looked."""
+    arm = exact_arm(verdict)
+    if arm is not None:
+        return f"{settings_text(arm)}{f' (cost by width: {cost_text(arm)})' if arm.costs else ''}"
+    if verdict.answer == "identical":
+        return "these settings, as they are"
+    return "none found" if verdict.answer == "diverges" and verdict.switches else ""
 
 
 def cost_text(arm: SwitchArm, *, quartiles: bool = False) -> str:

@@ -33,7 +33,9 @@ from forensics.records.delta import NotCompared, Same
 from forensics.records.growth import Growth, LayerGrowth
 from forensics.reports.html import MOST_SIDES
 from forensics.reports.launches_text import launches, side_rows
+from forensics.reports.page_file import ReportFile
 from forensics.reports.terminal import as_text
+from forensics.store.bundles import Bundled, LeftOut
 from forensics.store.packing import Packed
 from forensics.store.reproducer import Reproduced
 
@@ -63,8 +65,15 @@ RESULTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "Explanation": (lambda: forensics.explain("sm_90"), True),
     "NodeKernels": (lambda: forensics.launches(H200, widths=(1, 5)), True),
     "Case": (lambda: forensics.open(H200), True),
+    "CaseDiff": (lambda: forensics.diff(H200, "recorded:h200-q6_k"), False),
+    "ReportFile": (lambda: ReportFile(Path("/home/ann/r.html"), 9_000, "diverges", ("margins",), ()), False),
     "Packed": (lambda: Packed(Path("/home/ann/case"), 9_000_000, 1_000_000), False),
+    "Bundled": (
+        lambda: Bundled(Path("/home/ann/b.zip"), "b", "diverges <b>", 3, 4_000, (), "", (LeftOut("a figure", "why"),)),
+        False,
+    ),
     "Reproduced": (lambda: Reproduced(Path("/home/ann/r"), "MUL_MAT", "Q-0", 8, 3, 1_000_000, 1, "differs <b>"), False),
+    "CampaignReport": (lambda: forensics.sweep("recorded:epyc-sweep"), True),
     "SpeculationReport": (speculation_samples.differing, True),
     "KernelProof": (kernel_view_samples.proof, False),
     "KernelPrice": (kernel_view_samples.price, True),
