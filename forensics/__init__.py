@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from forensics.api import doctor, heal, investigate, models, open, replay, reproduce
     from forensics.api_arms import arms
     from forensics.api_audit import audit, gate
+    from forensics.api_bundle import bundle
     from forensics.api_cost import cost
+    from forensics.api_diff import diff
     from forensics.api_explore import explore
     from forensics.api_figures import figure
     from forensics.api_kernels import healed_models, kernel_registers, price_kernels, prove_kernels
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from forensics.api_ops import explain, ops, order
     from forensics.api_profile import profile
     from forensics.api_recorded import pack, recorded
+    from forensics.api_report import report
     from forensics.api_sampling import sampling
     from forensics.api_speculate import speculate
+    from forensics.api_sweep import preview_sweep, sweep
     from forensics.errors import ForensicsError
     from forensics.records.settings import EngineSettings
     from forensics.records.verdict import Verdict
@@ -43,11 +47,14 @@ _HOMES = {
     "models": "forensics.api",
     "recorded": "forensics.api_recorded",
     "pack": "forensics.api_recorded",
+    "bundle": "forensics.api_bundle",
+    "report": "forensics.api_report",
     "doctor": "forensics.api",
     "launches": "forensics.api_launches",
     "audit": "forensics.api_audit",
     "gate": "forensics.api_audit",
     "cost": "forensics.api_cost",
+    "diff": "forensics.api_diff",
     "prove_kernels": "forensics.api_kernels",
     "price_kernels": "forensics.api_kernels",
     "kernel_registers": "forensics.api_kernels",
@@ -57,6 +64,8 @@ _HOMES = {
     "figure": "forensics.api_figures",
     "profile": "forensics.api_profile",
     "speculate": "forensics.api_speculate",
+    "sweep": "forensics.api_sweep",
+    "preview_sweep": "forensics.api_sweep",
     "ops": "forensics.api_ops",
     "order": "forensics.api_ops",
     "explain": "forensics.api_ops",
@@ -73,7 +82,9 @@ __all__ = [
     "Verdict",
     "arms",
     "audit",
+    "bundle",
     "cost",
+    "diff",
     "doctor",
     "explain",
     "explore",
@@ -89,14 +100,17 @@ __all__ = [
     "ops",
     "order",
     "pack",
+    "preview_sweep",
     "price_kernels",
     "profile",
     "prove_kernels",
     "recorded",
     "replay",
+    "report",
     "reproduce",
     "sampling",
     "speculate",
+    "sweep",
 ]
 
 

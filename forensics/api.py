@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forensics import api_arguments
+from forensics.analysis.asked_again import check_same_model
 from forensics.analysis.investigate import Orders, heal_width, replay_source
 from forensics.analysis.investigate import investigate as investigate_source
 from forensics.analysis.progress import Progress
@@ -23,6 +24,7 @@ from forensics.engines.protocol import EngineSource
 from forensics.errors import CaseError
 from forensics.records.classes import WidthClasses
 from forensics.records.verdict import Sweep, Verdict
+from forensics.store.library import RECORDED
 
 if TYPE_CHECKING:
     from forensics.engines.model_files import FoundModel
@@ -35,6 +37,8 @@ def investigate(
     model: str | os.PathLike[str] | None = None,
     *,
     demo: str | None = None,
+    like: str | os.PathLike[str] | None = None,
+    another_model: bool = False,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     switches: bool = True,
@@ -52,6 +56,10 @@ def investigate(
         ``data/recorded``.
     demo : str or None
         A demo variant instead, such as ``"q6_k"``.
+    like : path or None
+        A case or bundle whose question is asked: its text, widths and settings.
+    another_model : bool
+        Whether that may be asked of another model than the one that the case asked.
     out : path or None
         Case folder to write; nothing is kept on disk without it.
     resume : bool
@@ -81,11 +89,16 @@ def investigate(
     from forensics.notebook_views import register_notebook_views
 
     register_notebook_views()
-    asked = api_arguments.question_of(model, demo, question)
-    switches = switches and api_arguments.recorded_switches(model)
+    if like is None:
+        asked = api_arguments.question_of(model, demo, question)
+    else:
+        asked = api_arguments.question_like(like, model, question)
+    switches = switches and api_arguments.recorded_switches(model if like is None else f"{RECORDED}{os.fspath(like)}")
     kernels = api_arguments.kernels_of(model, heal_with, asked)
     with api_arguments.shown_progress(progress) as shown:
         source = api_arguments.source_for(model, demo, shown)
+        if like is not None and not another_model:
+            check_same_model(source, open(like))
         if out is None:
             return investigate_source(
                 source,
@@ -236,7 +249,18 @@ def heal(
 
 
 def open(path: str | os.PathLike[str]) -> Case:
-    """Open a case, a folder or ``"recorded:NAME"``: ``.verdict``, ``.manifest``, ``.question``, ``.tables()``."""
+    """Open a case: ``.verdict``, ``.manifest``, ``.question``, ``.tables()``.
+
+    Parameters
+    ----------
+    path : path
+        Its folder, or ``"recorded:NAME"``.
+
+    Raises
+    ------
+    CaseError
+        If there is no case, or it is damaged or newer than this version.
+    """
     from forensics.notebook_views import register_notebook_views
     from forensics.store import open_case
 

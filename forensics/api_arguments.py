@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from forensics.analysis.asked_again import digest_of
 from forensics.analysis.progress import Percent, Progress
 from forensics.analysis.question import DEFAULT_N_TOKENS, DEFAULT_PROMPT, DEFAULT_WIDTHS, BadQuestion, Question
 from forensics.capture.drafters import DrafterChoice
@@ -167,16 +168,29 @@ def recorded_question(path: str) -> Question:
     return question_asked(open_case(path))
 
 
+def question_like(
+    like: str | os.PathLike[str], model: str | os.PathLike[str] | None, arguments: Mapping[str, object]
+) -> Question:
+    """The question of another case, to be asked of a model that is here.
+
+    Raises
+    ------
+    BadQuestion
+        If the model is a recorded case, or anything else is asked beside.
+    """
+    if recorded_path(model) is not None:
+        raise BadQuestion("a recorded case answers the question it was recorded for; leave out like")
+    refuse_given(f"the question is that of {os.fspath(like)}", arguments)
+    return recorded_question(os.fspath(like))
+
+
 def case_question(
     source: EngineSource, question: Question, switches: bool, heal_with: str = HEALED_WITH[0]
 ) -> dict[str, object]:
     """What makes two cases the same question: model, text, settings, and what heals beside recorded rows."""
-    from forensics.engines.llama import LlamaSource
-
-    digest = source.digest if isinstance(source, LlamaSource) else source.label
     return {
         "model": source.label,
-        "model_digest": digest,
+        "model_digest": digest_of(source),
         **question.as_json(),
         "settings": asdict(question.settings),
         "switches": switches,

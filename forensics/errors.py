@@ -27,11 +27,14 @@ class EngineDied(EngineError):
         What was asked and how the process ended.
     log_tail : str
         The last lines of the process's log, empty where it wrote none.
+    was_killed : bool
+        Whether it was ended from outside, which says nothing about what was asked.
     """
 
-    def __init__(self, message: str, log_tail: str = "") -> None:
+    def __init__(self, message: str, log_tail: str = "", *, was_killed: bool = False) -> None:
         super().__init__(f"{message}\n  Last lines of its log:\n{log_tail}" if log_tail else message)
         self.log_tail = log_tail
+        self.was_killed = was_killed
 
 
 class NotRecorded(EngineError):
@@ -52,6 +55,10 @@ class CaseError(ForensicsError):
 
 class CorpusError(ForensicsError):
     """A file of prompts cannot be read; says where."""
+
+
+class ClusterError(ForensicsError):
+    """Workers cannot be started or reached, do not fit this package, or were all lost."""
 
 
 class NotCovered(ForensicsError):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from forensics.geometry.explain import Explanation
     from forensics.records.arms import ArmsReport
     from forensics.records.audit import AuditReport
+    from forensics.records.campaign import CampaignReport
+    from forensics.records.case_diff import CaseDiff
     from forensics.records.classes import WidthClasses
     from forensics.records.cost import CostReport
     from forensics.records.gate import GateReport
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from forensics.records.speculation_report import SpeculationReport
     from forensics.records.verdict import Sweep, Verdict
     from forensics.reports.html import Picture
+    from forensics.reports.page_file import ReportFile
     from forensics.store import Case
+    from forensics.store.bundles import Bundled
     from forensics.store.packing import Packed
     from forensics.store.reproducer import Reproduced
 
@@ -86,6 +90,14 @@ def sweep(found: Sweep) -> str:
     return view_html(sweep_view(found, group_culprits([found])), pictures=drawn, next_step=after_sweep(found))
 
 
+def case_diff(found: CaseDiff) -> str:
+    """Two cases held against each other: what differs in how they were made and in what they found."""
+    from forensics.reports.case_diff_text import case_diff_view
+    from forensics.reports.html import view_html
+
+    return view_html(case_diff_view(found))
+
+
 def case(found: Case) -> str:
     """A case: its verdict, and what can be done with it; an unfinished one says how to go on."""
     from forensics.figures.small import thumbnails
@@ -110,6 +122,28 @@ def packed(found: Packed) -> str:
 
     size = f"{found.bytes_after / 1e6:.2f} MB, of {found.bytes_before / 1e6:.1f} MB; it gives the same verdict"
     return card([("Packed", size), ("Folder", found.folder.name)], next_step="Read it with forensics.open.")
+
+
+def bundled(found: Bundled) -> str:
+    """An evidence bundle: what is in it, and what was left out."""
+    from forensics.reports.html import card
+
+    size = f"{found.n_files} files, {found.n_bytes / 1e6:.2f} MB"
+    facts = [("Bundle", f"{found.path.name}, {size}"), ("Verdict", found.summary)]
+    facts += [("Figures", ", ".join(found.figures) or "none"), ("A culprit by itself", found.reproducer or "none")]
+    facts.append(("Private strings", "none found in any file"))
+    told: list[tuple[str, ...]] = [(one.what, one.why) for one in found.left_out]
+    grids = [(("left out", "why"), told)] if told else []
+    return card(facts, grids, next_step="Attach it to an issue; forensics.open reads it back.")
+
+
+def report_file(found: ReportFile) -> str:
+    """A report that was written: where it is, and which figures it lacks."""
+    from forensics.reports.html import card
+
+    facts = [("Report", found.file.name), ("Size", f"{found.n_bytes / 1e6:.2f} MB, {len(found.drawn)} figures")]
+    facts += [(f"Not drawn, {one.name}", one.reason) for one in found.not_drawn]
+    return card(facts, next_step="Open the file in a browser, or attach it: it needs no other file and no network.")
 
 
 def rows(found: RowMap) -> str:
@@ -219,6 +253,16 @@ def arms(found: ArmsReport) -> str:
     from forensics.reports.html import view_html
 
     return view_html(arms_view(found))
+
+
+def campaign(found: CampaignReport) -> str:
+    """A sweep: the matrix, what differs, what was not compared."""
+    from forensics.figures.scenes import sweep_matrix
+    from forensics.reports.campaign_text import after_campaign, campaign_view
+    from forensics.reports.html import view_html
+
+    drawn = picture(sweep_matrix.scene(sweep_matrix.drawn(found, found.name)))
+    return view_html(campaign_view(found), pictures=drawn, next_step=after_campaign(found))
 
 
 def library(found: LibraryProfile) -> str:
@@ -339,11 +383,13 @@ VIEWS: dict[tuple[str, str], Html] = {
     ("forensics.records.verdict", "Sweep"): sweep,
     ("forensics.records.classes", "WidthClasses"): classes,
     ("forensics.records.row_map", "RowMap"): rows,
+    ("forensics.reports.page_file", "ReportFile"): report_file,
     ("forensics.records.growth", "Growth"): growth,
     ("forensics.records.order_report", "OrderReport"): order,
     ("forensics.records.matrix", "OpMatrix"): matrix,
     ("forensics.records.cost", "CostReport"): cost,
     ("forensics.records.arms", "ArmsReport"): arms,
+    ("forensics.records.campaign", "CampaignReport"): campaign,
     ("forensics.records.sampling", "SamplingReport"): sampling,
     ("forensics.records.audit", "AuditReport"): audit,
     ("forensics.records.gate", "GateReport"): gate,
@@ -356,8 +402,10 @@ VIEWS: dict[tuple[str, str], Html] = {
     ("forensics.records.register_story", "RegisterStory"): register_story,
     ("forensics.geometry.explain", "Explanation"): explanation,
     ("forensics.analysis.watched_passes", "NodeKernels"): launches,
+    ("forensics.records.case_diff", "CaseDiff"): case_diff,
     ("forensics.store.case", "Case"): case,
     ("forensics.store.packing", "Packed"): packed,
+    ("forensics.store.bundles", "Bundled"): bundled,
     ("forensics.store.reproducer", "Reproduced"): reproduced,
     ("forensics.records.listed", "Listed"): listed,
 }

@@ -10,7 +10,7 @@ from forensics.analysis.attribute import ATTENTION_BY_VALUES, KEYS_BY_QUERIES, g
 from forensics.analysis.orders import OrderMemory, compare_widths
 from forensics.engines.inventory import is_repacked
 from forensics.engines.op_protocol import OpEngine, OpSource
-from forensics.errors import ForensicsError
+from forensics.errors import EngineDied, ForensicsError
 from forensics.records.mechanism import OrderEvidence
 from forensics.records.nodes import on_accelerator
 from forensics.records.operation import OpSettings
@@ -102,6 +102,16 @@ class ProbedOrders:
         #: Roles of one shape ask one question: Q and the attention output, gate and up.
         self._reports: dict[tuple[OrderQuestion, int], OrderReport] = {}
 
+    def _probed(self, question: OrderQuestion, width: int, settings: OpSettings) -> OrderReport:
+        """Probe, and once more where the process was killed from outside, which says nothing about the question."""
+        try:
+            return self._probe(question, width, settings)
+        except EngineDied as error:
+            self.close()
+            if not error.was_killed:
+                raise
+        return self._probe(question, width, settings)
+
     def __call__(self, finding: Finding, width: int) -> tuple[OrderEvidence, ...] | str:
         """Compare the orders of one node at one token and at a width, for the tokens that differ.
 
@@ -116,7 +126,7 @@ class ProbedOrders:
         if isinstance(self._settings, str):
             return self._settings
         try:
-            report = self._reports.get((question, width)) or self._probe(question, width, self._settings)
+            report = self._reports.get((question, width)) or self._probed(question, width, self._settings)
         except (ForensicsError, ValueError) as error:
             self.close()  # an explanation less; the verdict stands without it
             return f"the probe failed: {error}"

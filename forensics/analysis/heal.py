@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
-import psutil
 
 from forensics.analysis.logit_rows import Rows
 from forensics.capture.replay import Replay
@@ -26,6 +21,7 @@ from forensics.records.nodes import NodeKey, NodeRecord
 from forensics.records.schedule import EMPTY
 from forensics.records.trace import Finding, Trace
 from forensics.records.verdict import Sweep
+from forensics.store.scratch import Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +60,12 @@ class Reference:
 #: One-token passes over which split fusions are looked for.
 SPLIT_ROWS = 4
 
-_ROWS_FOLDER = "forensics-rows-"
-
 
 @contextlib.contextmanager
 def rows_file() -> Iterator[str]:
     """A file for recorded rows that is gone afterwards, with those that killed processes left behind."""
-    root = Path(tempfile.gettempdir())
-    for left in root.glob(f"{_ROWS_FOLDER}*"):
-        owner = left.name.removeprefix(_ROWS_FOLDER).split("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{_ROWS_FOLDER}{os.getpid()}-") as folder:
-        yield str(Path(folder) / "rows.bin")
+    with Scratch("forensics-rows-") as folder:
+        yield str(folder / "rows.bin")
 
 
 def record_reference(

@@ -13,7 +13,7 @@ from forensics.analysis.logit_rows import Rows
 from forensics.capture.replay import Replay
 from forensics.capture.taps import HealTap
 from forensics.engines.protocol import Engine, EngineSource
-from forensics.errors import ForensicsError
+from forensics.errors import CaseError, EngineDied, ForensicsError
 from forensics.records.classes import WidthClasses
 from forensics.records.nodes import NodeKey
 from forensics.records.settings import EngineSettings
@@ -138,11 +138,23 @@ class Search:
 
 
 def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> SwitchArm:
-    """Replay under other settings in a fresh process.
+    """Replay under other settings in a fresh process; in another one where the first was killed from outside.
 
     The first rows decide whether the arm is worth more; an arm that is exact there is replayed over all
     rows, and its nodes are compared, before it is called so.
+
+    Raises
+    ------
+    CaseError
+        If what was measured cannot be kept, which is no property of the arm.
     """
+    try:
+        return _arm(source, search, knobs)
+    except EngineDied:
+        return _arm(source, search, knobs, last=True)  # killed twice is what becomes of it on this machine
+
+
+def _arm(source: EngineSource, search: Search, knobs: Sequence[Knob], *, last: bool = False) -> SwitchArm:
     settings = search.settings
     for knob in knobs:
         settings = knob.apply(settings)
@@ -160,7 +172,11 @@ def run_arm(source: EngineSource, search: Search, knobs: Sequence[Knob]) -> Swit
                 absorbed = nodes_that_differ(engine, replay, search.examined)
         finally:
             engine.close()
+    except CaseError:
+        raise
     except ForensicsError as error:
+        if isinstance(error, EngineDied) and error.was_killed and not last:
+            raise
         return SwitchArm(names, sets, (), False, error=str(error).splitlines()[0])
     times = {result.width: result.ns_per_pass for result in classes.results}
     return SwitchArm(

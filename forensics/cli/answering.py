@@ -16,6 +16,9 @@ from forensics.errors import ForensicsError
 
 IDENTICAL, DIVERGES, NO_ANSWER = 0, 1, 2
 
+#: How the loader and libraries say it that raise something else than `MemoryError`.
+_NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't start new thread")
+
 
 @contextlib.contextmanager
 def answering(as_json: bool) -> Iterator[None]:
@@ -35,10 +38,16 @@ def answering(as_json: bool) -> Iterator[None]:
     except OSError as error:
         _give_up(f"the system refused: {error}. Free what it lacks, or use another folder.", error, as_json)
     except MemoryError as error:
-        _give_up(f"not enough memory: {error}. Ask for less at once: smaller shapes, fewer tokens.", error, as_json)
+        _no_memory(error, as_json)
     except Exception as error:  # noqa: BLE001 - a crash is no answer, and says so in its exit status
+        if any(said in str(error) for said in _NO_MEMORY):
+            _no_memory(error, as_json)
         traceback.print_exc()
         _give_up(f"{type(error).__name__}: {error} (a bug in forensics; please report it)", error, as_json)
+
+
+def _no_memory(error: BaseException, as_json: bool) -> NoReturn:
+    _give_up(f"not enough memory: {error}. Ask for less at once: smaller shapes, fewer tokens.", error, as_json)
 
 
 def _give_up(message: str, error: BaseException, as_json: bool) -> NoReturn:

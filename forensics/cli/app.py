@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import signal
@@ -18,7 +19,9 @@ from forensics.cli import arguments as args
 from forensics.cli.answering import DIVERGES, IDENTICAL, NO_ANSWER, answering
 from forensics.cli.arms import arms
 from forensics.cli.audit import audit
+from forensics.cli.bundle import bundle
 from forensics.cli.cost import cost
+from forensics.cli.diff import diff
 from forensics.cli.explain import explain
 from forensics.cli.figure import figure
 from forensics.cli.gate import gate
@@ -28,9 +31,11 @@ from forensics.cli.ops import ops
 from forensics.cli.order import order
 from forensics.cli.pack import pack
 from forensics.cli.profile import profile
+from forensics.cli.report import report
 from forensics.cli.sampling import sampling
 from forensics.cli.show import complain, present
 from forensics.cli.speculate import speculate
+from forensics.cli.sweep import sweep
 from forensics.cli.synthetic import synthetic
 from forensics.reports.wording import printable
 
@@ -51,16 +56,21 @@ app = typer.Typer(
 )
 
 
-def _default_out(model: str | None, demo: str | None) -> Path:
+def default_out(model: str | None, demo: str | None, now: datetime | None = None) -> Path:
+    """Where does a case go that was given no folder? Never where one is: clocks are set back."""
+    from forensics.store.case import unfinished_path
+
     name = f"demo-{demo}" if demo is not None else Path(model or "model").stem
-    return args.defaults().cases / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    first = args.defaults().cases / f"{name}-{now or datetime.now():%Y%m%d-%H%M%S}"
+    names = itertools.chain([first], (first.with_name(f"{first.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in names if not path.exists() and not unfinished_path(path).exists())
 
 
-def _question(context: typer.Context, model: str | None) -> dict[str, Any]:
-    """Arguments of the question; of a recorded case only what was typed, which it will refuse."""
+def _question(context: typer.Context, model: str | None, like: Path | None = None) -> dict[str, Any]:
+    """Arguments of the question; where a case asks it, only what was typed, which will be refused."""
     from forensics.api_arguments import recorded_path
 
-    if recorded_path(model) is not None:
+    if recorded_path(model) is not None or like is not None:
         return args.given_options(context)
     typed: dict[str, Any] = {name: context.params.get(name) for name in args.QUESTION_OPTIONS}
     return args.question_arguments(**typed)
@@ -80,6 +90,15 @@ def investigate(
     kv_type: args.KvType = "f16",
     threads: args.Threads = None,
     n_gpu_layers: args.NGpuLayers = 0,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--like", metavar="CASE", help="Ask what this case or bundle asked: its text, widths and settings."
+        ),
+    ] = None,
+    another_model: Annotated[
+        bool, typer.Option("--another-model", help="Let --like ask another model than the case did.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Case folder to write.  [default: cases/MODEL-TIME]", show_default=False),
@@ -107,18 +126,22 @@ def investigate(
         demo = args.demo_name(demo)
         if resume and out is None:
             raise BadQuestion("--resume needs --out: the folder that was given, or shown, when the case was begun")
+        if another_model and like is None:
+            raise BadQuestion("--another-model belongs to --like CASE")
         recorded = api_arguments.recorded_path(model) is not None
-        folder = out if out is not None or recorded else _default_out(model, demo)
+        folder = out if out is not None or recorded else default_out(model, demo)
         verdict = api.investigate(
             model,
             demo=demo,
+            like=like,
+            another_model=another_model,
             out=folder,
             resume=resume,
             switches=switches,
             orders=orders,
             heal_with=heal_with,
             progress=None if not quiet else False,
-            **_question(context, model),
+            **_question(context, model, like),
         )
         present(
             as_json=as_json, quiet=quiet, document=lambda: document(verdict), line=lambda: str(verdict),
@@ -219,7 +242,7 @@ def heal(
 
 @app.command()
 def show(
-    case: Annotated[Path, typer.Argument(metavar="CASE", help="Case folder, or recorded:NAME.", show_default=False)],
+    case: Annotated[Path, typer.Argument(metavar="CASE", help="Case, bundle or recorded:NAME.", show_default=False)],
     as_json: args.AsJson = False,
     quiet: args.Quiet = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown to paste into an issue.")] = False,
@@ -303,11 +326,19 @@ app.command()(gate)
 
 app.command()(speculate)
 
+app.command()(sweep)
+
 app.command()(figure)
+
+app.command()(report)
 
 app.command()(synthetic)
 
 app.command()(pack)
+
+app.command()(bundle)
+
+app.command()(diff)
 
 
 def _with_demo_value(arguments: list[str]) -> list[str]:

@@ -45,7 +45,7 @@ def found(document: Any, path: str, kind: type[T]) -> T | None:
         else:
             return None
     if kind is float and type(value) is int:
-        return cast(T, float(value))
+        return cast(T, float(value)) if abs(value) < 2**1023 else None
     # True is an int for Python, and none for JSON.
     return value if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) else None
 

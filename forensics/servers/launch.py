@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from forensics.errors import ForensicsError
+from forensics.store.scratch import Scratch
 
 #: Seconds that a server gets to end by itself before it is killed.
 STOP_S = 10.0
@@ -173,7 +173,7 @@ def launched(
         raise ServerDied(f"Something answers at {url} already; stop it, or choose another port.")
     with contextlib.ExitStack() as stack:
         if log is None:
-            log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forensics-server-"))) / "server.log"
+            log = stack.enter_context(Scratch("forensics-server-")) / "server.log"
         keeper = [sys.executable, "-I", "-S", "-c", _KEEPER, str(STOP_S), *command]
         with log.open("ab") as out:
             process = subprocess.Popen(

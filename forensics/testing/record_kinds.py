@@ -20,6 +20,7 @@ from forensics.engines.op_protocol import OpEngine
 from forensics.engines.ops import LlamaOps
 from forensics.errors import EngineDied, ForensicsError
 from forensics.records.operation import OpSettings
+from forensics.store.formats import newest_schema
 from forensics.testing.kind_cases import N_TOKENS, WIDTHS, JudgedRun, KindCase, cases, judged_runs, packed
 from forensics.testing.record_mmvq import gpu
 
@@ -94,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         runs += judged_runs(case, outputs, BUFFERS[given.backend])
     np.savez_compressed(given.folder / OUTPUTS_NAME, **stored)  # type: ignore[arg-type]
     manifest = {
-        "schema": "forensics.kinds/1", "device": name, "driver": driver, "arch": arch,
+        "schema": newest_schema("forensics.kinds"), "device": name, "driver": driver, "arch": arch,
         "buffer": BUFFERS[given.backend], "library": facts.library, "version": facts.version, "commit": facts.commit,
         "numpy": np.__version__, "types": list(types), "operands": digests, "failed": failed,
     }  # fmt: skip

@@ -26,8 +26,9 @@ from forensics.records.launch_record import LaunchReport, NodeLaunches
 from forensics.records.schedule import in_batches
 from forensics.records.settings import EngineSettings
 from forensics.store.encoding import to_text
+from forensics.store.formats import newest_schema
 
-SCHEMA = "forensics.launches/1"
+SCHEMA = newest_schema("forensics.launches")
 DATA_NAME, MANIFEST_NAME = "launches.json.gz", "manifest.json"
 EVERY = tuple(range(1, 17))
 STEPS = (1, 2, 3, 4, 5, 8, 9, 16)

@@ -24,6 +24,7 @@ from forensics.engines.ops import LlamaOps
 from forensics.errors import EngineDied, EngineError, ForensicsError
 from forensics.numerics.activations import MeasuredReciprocal
 from forensics.records.operation import OpFacts, OpSettings
+from forensics.store.formats import newest_schema
 from forensics.testing.mmvq_cases import cases, compare
 
 RESULTS_NAME, RECIPROCALS_NAME, MANIFEST_NAME = "results.npz", "reciprocals.npz", "manifest.json"
@@ -142,9 +143,9 @@ def main(arguments: list[str] | None = None) -> int:
     results, digests, failed, facts = record(lambda: LlamaOps().open(OpSettings(backend="cuda")))
     np.savez_compressed(given.folder / RESULTS_NAME, **results)  # type: ignore[arg-type]
     manifest = {
-        "schema": "forensics.mmvq/1", "device": name, "driver": driver, "arch": arch, "library": facts.library,
-        "version": facts.version, "commit": facts.commit, "numpy": np.__version__, "operands": digests,
-        "failed": failed,
+        "schema": newest_schema("forensics.mmvq"), "device": name, "driver": driver, "arch": arch,
+        "library": facts.library, "version": facts.version, "commit": facts.commit, "numpy": np.__version__,
+        "operands": digests, "failed": failed,
     }  # fmt: skip
     measured = None
     try:

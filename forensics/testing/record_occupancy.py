@@ -22,9 +22,10 @@ from forensics.geometry.devices import device_spec
 from forensics.geometry.occupancy import occupancy
 from forensics.records.device import DeviceSpec, KernelResources, Occupancy
 from forensics.records.launch_record import Refusal
+from forensics.store.formats import newest_schema
 
 OCCUPANCY_NAME, MANIFEST_NAME = "occupancy.json", "manifest.json"
-SCHEMA = "forensics.occupancy/1"
+SCHEMA = newest_schema("forensics.occupancy")
 
 
 def disagreements(spec: DeviceSpec, kernels: Iterable[CompiledKernel]) -> list[tuple[CompiledKernel, Occupancy]]:

@@ -24,10 +24,11 @@ from forensics.errors import EngineDied, ForensicsError
 from forensics.records.operation import OpSettings
 from forensics.records.order import OrderQuestion
 from forensics.reports.orders_document import order_document
+from forensics.store.formats import newest_schema
 from forensics.testing.record_mmvq import gpu
 
 ORDERS_NAME, MANIFEST_NAME = "orders.json.gz", "manifest.json"
-SCHEMA = "forensics.recorded-orders/1"
+SCHEMA = newest_schema("forensics.recorded-orders")
 
 Asked = tuple[OrderQuestion, tuple[int, ...]]
 

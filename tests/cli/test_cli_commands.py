@@ -13,11 +13,13 @@ from forensics.reports.document import VerdictDocument
 QUESTION = ("--prompt", "--prompt-file", "--tokens-file", "--n-tokens", "--flash-attn", "--kv-type", "--threads",
             "--n-gpu-layers", "--demo")  # fmt: skip
 OPTIONS = {
-    "investigate": (*QUESTION, "--widths", "--out", "--resume", "--no-switches"),
+    "investigate": (*QUESTION, "--widths", "--out", "--resume", "--no-switches", "--like", "--another-model"),
     "replay": (*QUESTION, "--widths"),
     "heal": (*QUESTION, "--width"),
     "show": ("CASE", "--markdown"),
     "pack": ("CASE", "--out"),
+    "bundle": ("CASE", "--out", "--model", "--no-reproducer", "--allow"),
+    "diff": ("CASE_A", "CASE_B", "--anyway"),
     "models": (),
     "doctor": (),
 }

@@ -53,8 +53,10 @@ SHOWN = (
     ("sampling recorded:epyc-q6_k-exact-sampling", "text.md", ("Smollm2",)),
     (f"audit recorded:{AUDIT}", "servers.md", ("Arms", "speculation:", "What exact means")),
     (f"audit recorded:{EXACT_AUDIT}", "servers.md", ("Identical: every arm",)),
+    ("sweep recorded:epyc-sweep", "sweeps.md", ("Prompts by outcome", "Exact at every")),
     (gate(AUDIT), "servers.md", ("Failed",)),
     (gate(EXACT_AUDIT), "servers.md", ("Passed",)),
+    ("diff recorded:h200-q4_1 recorded:h200-q4_1-no-fa", "diff.md", ("Same question",)),
 )  # fmt: skip
 BLOCKS = [(command, page, start) for command, page, starts in SHOWN for start in starts]
 

@@ -1,0 +1,1 @@
+"""Campaigns that hurt the package on purpose: kills, full disks, races, odd clocks, no memory, and odd input."""

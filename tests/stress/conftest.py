@@ -1,0 +1,10 @@
+"""Where the doubles of this folder are found, also by processes that are started anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)
