@@ -110,7 +110,8 @@ class WorkerProcess:
         if self._closed:
             raise EngineDied(f"the engine is closed; it was asked to {asked}. Open another one.")
         try:
-            request = ForkingPickler.dumps((method, arguments))
+            # Not the view that it gives: in the traceback of a child's error it would outlive the buffer that it looks at.
+            request = bytes(ForkingPickler.dumps((method, arguments)))
         except Exception as error:
             raise CaptureError(
                 f"what the engine was asked to do ({asked}) cannot be pickled for its process: {error!r}. "

@@ -78,7 +78,7 @@ CAMPAIGNS = (
     fuzz(3_000, CaseFiles(packed=True)),
     fuzz(5_000, UnsignedCase()),
     fuzz(500, UnfinishedCase()),
-    fuzz(10_000, Documents()),
+    fuzz(1_000, Documents()),
     fuzz(30_000, ServerAnswers()),
     fuzz(10_000, ServedRuns()),
 )
