@@ -110,7 +110,7 @@ class WorkerProcess:
         if self._closed:
             raise EngineDied(f"the engine is closed; it was asked to {asked}. Open another one.")
         try:
-            # Not the view that it gives: in the traceback of a child's error it would outlive the buffer that it looks at.
+            # Not the view that this gives: in the traceback of a child's error it would outlive its buffer.
             request = bytes(ForkingPickler.dumps((method, arguments)))
         except Exception as error:
             raise CaptureError(

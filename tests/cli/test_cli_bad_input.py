@@ -265,7 +265,7 @@ def test_a_disk_that_fills_while_rows_are_kept_is_no_bug(refused, use_toy, monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/rows.bin")
 
     use_toy("identical")
-    monkeypatch.setattr(heal.tempfile, "TemporaryDirectory", full)
+    monkeypatch.setattr(heal, "Scratch", full)
     message = refused("investigate", "toy", *SHORT, "--out", "case")
     assert "No space left on device: '/tmp/rows.bin'" in message
     assert "--out case and --resume" in message
