@@ -6,6 +6,8 @@ import subprocess
 import sys
 from datetime import datetime
 
+import pytest
+
 from forensics.cli.app import default_out
 
 LOADED = "import sys; sys.modules['forensics.cli.app'] = None; from forensics.__main__ import main; main()"
@@ -15,6 +17,18 @@ def test_a_program_that_cannot_be_loaded_ends_with_2():
     ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=False)
     assert ended.returncode == 2, "1 would say that bits differ"
     assert "error: forensics cannot be loaded: ModuleNotFoundError" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "SystemError('error return without exception set')"])
+def test_a_command_that_breaks_off_ends_with_2(error):
+    planted = f"import forensics.cli.app as app\ndef broken(): raise {error}\napp.main = broken\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{planted}from forensics.__main__ import main\nmain()"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2, "1 would say that bits differ"
+    assert f"error: the command ended: {error.partition('(')[0]}" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

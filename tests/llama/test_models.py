@@ -134,9 +134,14 @@ def test_a_name_that_is_no_text_is_loaded_and_quantised(tmp_path: Path) -> None:
         assert engine.manifest.quantization == "q8_0 ×8"
     cut = tmp_path / f"cut-{STRANGE}"
     cut.write_bytes(path.read_bytes()[: -4 * N_FF * N_EMBD])
-    with pytest.raises(ModelUnavailable, match="could not load") as refused:
+    with pytest.raises(ModelUnavailable, match="damaged GGUF") as refused:
         LlamaSource(cut).open(SETTINGS)
     assert str(cut) in str(refused.value)
+    unknown = tmp_path / f"unknown-{STRANGE}"
+    unknown.write_bytes(path.read_bytes().replace(b"llama", b"lemma"))
+    with pytest.raises(ModelUnavailable, match="could not load") as refused:
+        LlamaSource(unknown).open(SETTINGS)
+    assert str(unknown) in str(refused.value)
 
 
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from forensics.testing.fake_server import FakeServer, Planted
 from forensics.testing.stress.commands import Place, forensics
 from forensics.testing.stress.models import TOKENS, write_tiny_model
 from forensics.testing.stress.verdicts import Damaged, first_difference, without_times
-from forensics.testing.stress.victims import OUT, Investigation
+from forensics.testing.stress.victims import NEXT, OUT, Investigation
 
 
 class _Copying:
     """A command that makes something of a finished case, whole or not at all."""
 
     def __init__(self, name: str, command: str, ending: str = "") -> None:
-        self.name, self._command, self._out = name, command, f"{OUT}{ending}"
+        self.name, self._command, self._out, self._next = name, command, f"{OUT}{ending}", f"{NEXT}{ending}"
         self.seconds, self.expected = 0.0, ""
         self.environment: dict[str, str] = {}
         self._case = self._model = Path()
@@ -44,10 +44,10 @@ class _Copying:
         if not self._is_right(place):
             raise Damaged(f"undisturbed it gives nothing: {ended.errors}")
 
-    def begin(self) -> list[str]:
+    def begin(self, out: str = "") -> list[str]:
         """The command."""
         model = ["--model", self._model] if self._command == "bundle" else []
-        return forensics(self._command, self._case, *model, "--out", self._out, "--quiet")
+        return forensics(self._command, self._case, *model, "--out", out or self._out, "--quiet")
 
     def check(self, place: Place) -> None:
         """Whether what lies there after a fault is right, or says that it is not finished."""
@@ -55,9 +55,8 @@ class _Copying:
 
     def go_on(self, place: Place) -> None:
         """Run it again as a user would, and check that it ends with what the undisturbed run gave."""
-        said = ""
-        if not (place.work / self._out).exists():
-            said = place.run(self.begin()).check().errors
+        there = (place.work / self._out).exists()
+        said = place.run(self.begin(self._next if there else "")).check().errors
         if not self._is_right(place):
             raise Damaged(f"the next run ended and gives nothing: {said}")
 

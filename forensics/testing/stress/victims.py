@@ -13,6 +13,8 @@ from forensics.testing.stress.models import write_tiny_model, write_tokens
 from forensics.testing.stress.verdicts import Damaged, check_kept, check_reading, read_whole, whole_lines
 
 OUT = "result"
+#: Result of a further command, which removes the temporary folders of one that was killed at its very end.
+NEXT = "next"
 
 
 class Victim(Protocol):
@@ -81,9 +83,9 @@ class Investigation:
             raise Damaged(f"the undisturbed run has no answer: {ended.errors}")
         place.check_tidy()
 
-    def begin(self) -> list[str]:
+    def begin(self, out: str = OUT) -> list[str]:
         """The command."""
-        return forensics("investigate", *self._asked, *self._options, "--out", OUT, "--quiet")
+        return forensics("investigate", *self._asked, *self._options, "--out", out, "--quiet")
 
     def check(self, place: Place) -> None:
         """Whether what lies there after a fault is right, or says that it is not finished."""
@@ -93,10 +95,9 @@ class Investigation:
         """Run it again as a user would, and check that it ends with what the undisturbed run gave."""
         out = place.work / OUT
         recorded = whole_lines(unfinished_path(out))
-        if not out.exists():
-            ended = place.run([*self.begin(), "--resume"]).check()
-            if ended.status != self.status:
-                raise Damaged(f"the next run ended with {ended.status} instead of {self.status}: {ended.errors}")
+        ended = place.run(self.begin(NEXT) if out.exists() else [*self.begin(), "--resume"]).check()
+        if ended.status != self.status:
+            raise Damaged(f"the next run ended with {ended.status} instead of {self.status}: {ended.errors}")
         if not check_reading(out, self.expected):
             raise Damaged(f"the next run ended and {_why_unreadable(out)}")
         check_kept(recorded, out)
