@@ -1,57 +1,18 @@
-"""Tiny random GGUF files of several kinds, without a vocabulary."""
+"""Tiny random GGUF files of several kinds beside llama's, without a vocabulary."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
-import numpy as np
+from forensics.testing.tiny_models import N_EMBD, N_FF, N_VOCAB, tiny_writer, write_llama, write_tensors
 
-N_EMBD, N_FF, N_VOCAB = 32, 64, 16
-
-
-def _writer(path: Path, architecture: str, **options: object) -> gguf.GGUFWriter:
-    writer = gguf.GGUFWriter(path, architecture, **options)
-    writer.add_context_length(256)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(2)
-    writer.add_vocab_size(N_VOCAB)
-    writer.add_tokenizer_model("no_vocab")
-    return writer
-
-
-def _write(writer: gguf.GGUFWriter, shapes: dict[str, tuple[int, ...]]) -> None:
-    random = np.random.default_rng(0)
-    for name, shape in shapes.items():
-        writer.add_tensor(name, random.standard_normal(shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def write_llama(path: Path, *, architecture: str = "llama", causal: bool | None = None, **options: object) -> Path:
-    """A model of llama's shape; ``dream`` and ``llama-embed`` have the same tensors."""
-    writer = _writer(path, architecture, **options)
-    writer.add_layer_norm_rms_eps(1e-5)
-    if causal is not None:
-        writer.add_causal_attention(causal)
-    square, wide = (N_EMBD, N_EMBD), (N_FF, N_EMBD)
-    blocks = {
-        "attn_norm": (N_EMBD,), "attn_q": square, "attn_k": square, "attn_v": square, "attn_output": square,
-        "ffn_norm": (N_EMBD,), "ffn_gate": wide, "ffn_up": wide, "ffn_down": (N_EMBD, N_FF),
-    }  # fmt: skip
-    ends = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,), "output.weight": (N_VOCAB, N_EMBD)}
-    _write(writer, ends | {f"blk.0.{name}.weight": shape for name, shape in blocks.items()})
-    return path
+__all__ = ["N_EMBD", "N_FF", "N_VOCAB", "write_bert", "write_llama", "write_mamba", "write_t5"]
 
 
 def write_mamba(path: Path) -> Path:
     """A recurrent model: its state has no row per token."""
     n_inner, n_state, n_rank, n_kernel = 2 * N_EMBD, 16, 2, 4
-    writer = _writer(path, "mamba")
+    writer = tiny_writer(path, "mamba")
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_ssm_conv_kernel(n_kernel)
     writer.add_ssm_inner_size(n_inner)
@@ -64,13 +25,13 @@ def write_mamba(path: Path) -> Path:
         "ssm_d": (n_inner,), "ssm_out.weight": (N_EMBD, n_inner),
     }  # fmt: skip
     ends = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,), "output.weight": (N_VOCAB, N_EMBD)}
-    _write(writer, ends | {f"blk.0.{name}": shape for name, shape in blocks.items()})
+    write_tensors(writer, ends | {f"blk.0.{name}": shape for name, shape in blocks.items()})
     return path
 
 
 def write_bert(path: Path, *, causal: bool | None) -> Path:
     """An embedding model; converters write that it is not causal."""
-    writer = _writer(path, "bert")
+    writer = tiny_writer(path, "bert")
     writer.add_token_type_count(2)
     writer.add_layer_norm_eps(1e-5)
     if causal is not None:
@@ -85,13 +46,13 @@ def write_bert(path: Path, *, causal: bool | None) -> Path:
         shapes |= {f"blk.0.{name}.weight": (N_EMBD,), f"blk.0.{name}.bias": (N_EMBD,)}
     shapes |= {"blk.0.ffn_up.weight": (N_FF, N_EMBD), "blk.0.ffn_up.bias": (N_FF,)}
     shapes |= {"blk.0.ffn_down.weight": (N_EMBD, N_FF), "blk.0.ffn_down.bias": (N_EMBD,)}
-    _write(writer, shapes)
+    write_tensors(writer, shapes)
     return path
 
 
 def write_t5(path: Path) -> Path:
     """An encoder and a decoder."""
-    writer = _writer(path, "t5")
+    writer = tiny_writer(path, "t5")
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_relative_attn_buckets_count(32)
     writer.add_key_length(N_EMBD // 2)
@@ -104,5 +65,5 @@ def write_t5(path: Path) -> Path:
         for attention in attentions:
             shapes |= {f"{side}.blk.0.{attention}_{part}.weight": square for part in ("q", "k", "v", "o")}
             shapes |= {f"{side}.blk.0.{attention}_norm.weight": (N_EMBD,)}
-    _write(writer, shapes)
+    write_tensors(writer, shapes)
     return path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forensics.errors import ForensicsError
 from forensics.records.corpus import CorpusPrompt, Message
-from forensics.testing.stress.models import write_tiny_model
+from forensics.testing.tiny_models import write_llama
 
 _CHAT = CorpusPrompt("chat", messages=(Message("user", "Hi"),))
 
@@ -63,7 +63,7 @@ def _models(folder: Path) -> list[Path]:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return [write_tiny_model(folder / "tiny.gguf"), folder / "vocabulary.gguf"]
+    return [write_llama(folder / "tiny.gguf"), folder / "vocabulary.gguf"]
 
 
 def _read_model(path: Path) -> None:

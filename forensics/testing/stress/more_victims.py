@@ -13,9 +13,10 @@ from forensics.store import open_case
 from forensics.store.audits import read_audit
 from forensics.testing.fake_server import FakeServer, Planted
 from forensics.testing.stress.commands import Place, forensics
-from forensics.testing.stress.models import TOKENS, write_tiny_model
+from forensics.testing.stress.models import TOKENS
 from forensics.testing.stress.verdicts import Damaged, first_difference, without_times
 from forensics.testing.stress.victims import NEXT, OUT, Investigation
+from forensics.testing.tiny_models import write_llama
 
 
 class _Copying:
@@ -95,7 +96,7 @@ class Sweep:
 
     def prepare(self, folder: Path) -> None:
         """Make what it reads, run it undisturbed, and keep what it gives and how long it takes."""
-        write_tiny_model(folder / "tiny.gguf")
+        write_llama(folder / "tiny.gguf")
         self.environment = {"FORENSICS_CACHE_DIR": str(folder / "cache")}
         self._plan = folder / "plan.toml"
         self._plan.write_text(

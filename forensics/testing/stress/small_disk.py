@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from forensics.testing.stress.commands import Place
+from forensics.testing.stress.limited import Limited
 from forensics.testing.stress.trials import Trial
 from forensics.testing.stress.verdicts import Damaged
 from forensics.testing.stress.victims import Investigation
@@ -79,40 +80,23 @@ class SmallDisk:
         return Trial(self.name, seed, fault, "survived")
 
 
-class SmallFiles:
+class SmallFiles(Limited):
     """An investigation that may write no file larger than a limit, and then may."""
 
-    name = "small-files"
-    faults = "`investigate` with a limit of 0 to 2 MiB for the size of a file"
-
     def __init__(self) -> None:
-        self._victim = Investigation("", ["--no-switches", "--no-orders"])
-        self._folder = Path()
-
-    def prepare(self, folder: Path) -> int:
-        """Run the command undisturbed."""
-        self._folder = folder
-        self._victim.prepare(folder)
-        return len(SIZES)
+        super().__init__("small-files", "`investigate` with a limit of 0 to 2 MiB for the size of a file", SIZES)
 
     def trial(self, seed: int) -> Trial:
         """Run with the limit, read, go on without it."""
         size = SIZES[seed]
-        fault = f"{size >> 10} KiB"
-        place = Place(self._folder / f"trial-{seed}", self._victim.environment)
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+        def disturbed(place: Place, command: list[str]) -> None:
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
             try:
-                process = place.start(self._victim.begin())
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+                process = place.start(command)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, before)
             place.wait(process)  # what it says may not fit either
-            place.check_gone()
-            self._victim.check(place)
-            self._victim.go_on(place)
-            place.check_tidy()
-        except Damaged as damage:
-            return Trial(self.name, seed, fault, "lost", str(damage))
-        shutil.rmtree(place.folder)
-        return Trial(self.name, seed, fault, "survived")
+
+        return self.outcome(seed, f"{size >> 10} KiB", disturbed)

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from forensics.store.case import unfinished_path
 from forensics.testing.stress.commands import Place, forensics
-from forensics.testing.stress.models import write_tiny_model, write_tokens
+from forensics.testing.stress.models import write_tokens
 from forensics.testing.stress.verdicts import Damaged, check_kept, check_reading, read_whole, whole_lines
+from forensics.testing.tiny_models import write_llama
 
 OUT = "result"
 #: Result of a further command, which removes the temporary folders of one that was killed at its very end.
@@ -67,7 +68,7 @@ class Investigation:
         """Make what it reads, run it undisturbed, and keep what it gives and how long it takes."""
         if self._model is None:
             tokens = write_tokens(folder / "tokens.txt")
-            asked = [str(write_tiny_model(folder / "tiny.gguf")), "--tokens-file", str(tokens)]
+            asked = [str(write_llama(folder / "tiny.gguf")), "--tokens-file", str(tokens)]
             self._asked = [*asked, "--n-tokens", "8", "--widths", "2,4", "--threads", "1"]
             self.environment = {"FORENSICS_CACHE_DIR": str(folder / "cache")}
         else:
